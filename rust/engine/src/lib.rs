@@ -1,0 +1,6 @@
+//! Rows of tokens in, rows of logits and committed tokens out.
+
+pub mod error;
+pub mod limits;
+
+pub use error::{Error, Result};

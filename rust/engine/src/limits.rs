@@ -1,0 +1,1 @@
+//! Bounds on what a file or a caller may ask for, each with its reason.
