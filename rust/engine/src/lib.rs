@@ -1,6 +1,7 @@
 //! Rows of tokens in, rows of logits and committed tokens out.
 
 pub mod error;
+pub mod gguf;
 pub mod limits;
 
 pub use error::{Error, Result};

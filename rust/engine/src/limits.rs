@@ -1,1 +1,45 @@
 //! Bounds on what a file or a caller may ask for, each with its reason.
+//!
+//! A number that comes from a file is compared with one of these, or with what is left of the file, before it sizes an
+//! allocation or a loop. With all of them at their worst, opening a file holds less than 100 MB and takes less than 1 s.
+
+/// Bytes of a GGUF header: keys, values and tensor descriptions of one file.
+///
+/// The largest vocabularies in use (262 144 tokens and 514 906 merges, with scores) take 15 MB, a whole `tokenizer.json`
+/// stored as one value takes 35 MB. The header is held in memory, so this bounds what opening a file costs.
+pub const MAX_HEADER_BYTES: u64 = 56 << 20;
+
+/// Metadata keys of one file. Files in use have below 100; each costs about 100 bytes beside its text.
+pub const MAX_KEYS: u64 = 1 << 14;
+
+/// Bytes of a metadata key: the bound of the format's specification.
+pub const MAX_KEY_BYTES: u64 = 65_535;
+
+/// Bytes of one string: a whole `tokenizer.json` (35 MB) fits, and two of them do not fit the header.
+pub const MAX_STRING_BYTES: u64 = 40 << 20;
+
+/// Elements of one metadata array: eight times the merges of the largest vocabulary in use. Strings cost 4 bytes each
+/// beside their text, so 16 MB.
+pub const MAX_ARRAY_LEN: u64 = 1 << 22;
+
+/// Tensors of a model, all its files together. The largest models in use have about 2 000, and 23 000 where each expert
+/// is a tensor of its own; each costs about 200 bytes.
+pub const MAX_TENSORS: u64 = 1 << 15;
+
+/// Bytes of a tensor name. ggml allows 63, tools built on it up to 127.
+pub const MAX_TENSOR_NAME_BYTES: u64 = 255;
+
+/// Axes of a tensor: what ggml has.
+pub const MAX_DIMS: u32 = 4;
+
+/// Smallest alignment of tensor data: an `f64` or `i64` element.
+pub const MIN_ALIGNMENT: u64 = 8;
+
+/// Largest alignment of tensor data: a page.
+pub const MAX_ALIGNMENT: u64 = 4096;
+
+/// Alignment where the file names none: the specification's default.
+pub const DEFAULT_ALIGNMENT: u64 = 32;
+
+/// Files of a split model. Each stays open, and a process may commonly open 1 024.
+pub const MAX_SPLIT_FILES: u64 = 256;
