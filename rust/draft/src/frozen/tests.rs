@@ -1,0 +1,93 @@
+//! Cursors against brute force, after every token.
+
+use super::*;
+use crate::oracle::{self, Dice};
+use proptest::prelude::*;
+
+fn check_every_token(document: &[u32], fed: &[u32]) {
+    let index = FrozenIndex::build(document).unwrap();
+    let mut cursor = Cursor::default();
+    for (i, &token) in fed.iter().enumerate() {
+        index.advance(&mut cursor, token);
+        let text = &fed[..=i];
+        let len = oracle::longest_suffix_within(document, text);
+        assert_eq!(cursor.match_len(), len, "{text:?} in {document:?}");
+        let mut draft = Vec::new();
+        index.draft(&cursor, 6, &mut draft);
+        assert_eq!(draft.len(), index.available(&cursor).min(6));
+        assert_eq!(draft.first().copied(), index.next_token(&cursor));
+        let matched = &text[text.len() - len..];
+        let quoted = (len..=document.len()).filter(|&end| len > 0 && document[..end].ends_with(matched));
+        let follows = quoted.map(|end| &document[end..document.len().min(end + 6)]).collect::<Vec<_>>();
+        assert!(
+            follows.is_empty() && draft.is_empty() || follows.contains(&&draft[..]),
+            "{draft:?} not in {follows:?}"
+        );
+    }
+}
+
+#[test]
+fn a_cursor_equals_brute_force_after_each_random_token() {
+    let mut dice = Dice(2);
+    for round in 0..400 {
+        let alphabet = [2, 5, 31][round % 3];
+        let len = dice.below(120) as usize;
+        let document = oracle::random_stream(&mut dice, alphabet, len);
+        let mut fed = oracle::random_stream(&mut dice, alphabet + 1, 60);
+        if document.len() > 30 {
+            let from = dice.below(document.len() as u32 - 25) as usize;
+            fed.extend(&document[from..from + 25]);
+        }
+        check_every_token(&document, &fed);
+    }
+}
+
+#[test]
+fn a_cursor_equals_brute_force_on_adversarial_documents() {
+    let streams = oracle::adversarial_streams();
+    for document in &streams {
+        for fed in &streams {
+            check_every_token(&document[..document.len().min(90)], &fed[..fed.len().min(60)]);
+        }
+        check_every_token(document, document);
+    }
+}
+
+proptest! {
+    #[test]
+    fn a_cursor_equals_brute_force(
+        document in prop::collection::vec(0u32..3, 0..40),
+        fed in prop::collection::vec(0u32..4, 0..40),
+    ) {
+        check_every_token(&document, &fed);
+    }
+}
+
+fn fed(index: &FrozenIndex, tokens: &[u32]) -> (usize, Vec<u32>) {
+    let mut cursor = Cursor::default();
+    tokens.iter().for_each(|&token| index.advance(&mut cursor, token));
+    let mut out = Vec::new();
+    index.draft(&cursor, 3, &mut out);
+    (cursor.match_len(), out)
+}
+
+#[test]
+fn the_newest_occurrence_is_quoted_and_nothing_past_the_end() {
+    let index = FrozenIndex::build(&[1, 2, 3, 9, 1, 2, 4, 8, 6]).unwrap();
+    assert_eq!(fed(&index, &[1, 2]), (2, vec![4, 8, 6]));
+    assert_eq!(fed(&index, &[7, 7, 4]), (1, vec![8, 6]));
+    assert_eq!(fed(&index, &[4, 8, 6]), (3, vec![]), "at the end of the document");
+    assert_eq!(fed(&index, &[1, 2, u32::MAX]), (0, vec![]), "an unknown token");
+}
+
+#[test]
+fn an_empty_document_never_matches() {
+    let index = FrozenIndex::build(&[]).unwrap();
+    assert!(index.is_empty());
+    assert_eq!(fed(&index, &[0, 1, u32::MAX]), (0, vec![]));
+}
+
+#[test]
+fn a_document_with_the_reserved_token_is_refused() {
+    assert_eq!(FrozenIndex::build(&[1, u32::MAX]).err(), Some(IndexError::TokenTooLarge { token: u32::MAX, pos: 1 }));
+}
