@@ -3,5 +3,6 @@
 pub mod error;
 pub mod gguf;
 pub mod limits;
+pub mod sample;
 
 pub use error::{Error, Result};

@@ -1,0 +1,149 @@
+//! One logits row and the history become one token, with at most one draw.
+//!
+//! In: a row from a forward, the committed tokens, the number of the token to commit. Out: the token, to the commit loop;
+//! log-probabilities and top ids of the raw row, to callers and draft sources.
+//!
+//! The order, each step in its file:
+//! processor, biases, bans, penalties ([`penalty`]) → temperature ≤ 0: the highest logit, no draw → top-k ([`topk`]) → top-p,
+//! min-p ([`filter`]) → one draw ([`pick`]) with a number from [`rng`]. [`exp`] and [`mass`] weigh and add; [`scan`] is the one
+//! pass over the row that all of them begin with.
+//!
+//! 1. The token is a function of (options, row, history, draw index): a [`Sampler`] holds scratch space and nothing else.
+//!    A row that is sampled and thrown away leaves no trace.
+//! 2. One number per sampled token, none when greedy: [`Picked::drew`] says which. Token number i uses number (seed, i).
+//! 3. The row is given back bit for bit, also after an error; so log-probabilities and recycling see what the model made.
+//! 4. Exact over the whole vocabulary: no step leaves out a token that its definition keeps.
+//! 5. The same bits on every platform: integers, IEEE 754 operations in a fixed order, and `libm` (which is such code too) for
+//!    one logarithm. No step depends on a vector width or on how the standard library sorts.
+//! 6. A NaN anywhere in the row, before or after the processor, is an error that names position and token; so is a row
+//!    where nothing is above -inf. A +inf is a token beside which finite ones have no probability.
+//!
+//! Cost: one to three reads of the row and, without top-k, one exponential per token. Nothing is allocated once warm.
+
+mod error;
+mod exp;
+mod filter;
+mod logprobs;
+mod mass;
+mod options;
+mod penalty;
+mod pick;
+mod rng;
+mod scan;
+#[cfg(test)]
+mod tests;
+mod topk;
+#[cfg(test)]
+mod twin;
+
+pub use error::SampleError;
+pub use logprobs::{TokenLogprobs, logprobs};
+pub use options::{MAX_PENALTY, Sampling};
+pub use rng::{philox4x32, uniform};
+pub use topk::topk_ids;
+
+/// The outcome of sampling a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Picked {
+    /// The token.
+    pub token: u32,
+    /// Whether a random number was used.
+    pub drew: bool,
+}
+
+/// Changes a row before anything else does: a grammar's mask, a caller's bias.
+///
+/// It may be asked about rows whose token is never committed, so the outcome must follow from its arguments.
+pub trait LogitProcessor {
+    /// Changes `row` (one logit per token of the vocabulary; -inf masks) given the committed tokens.
+    fn process(&mut self, history: &[u32], row: &mut [f32]);
+}
+
+/// Chooses tokens by one set of options.
+#[derive(Debug)]
+pub struct Sampler {
+    sampling: Sampling,
+    n_vocab: usize,
+    patches: penalty::Patches,
+    picker: pick::Picker,
+    copy: Vec<f32>,
+}
+
+impl Sampler {
+    /// A sampler for rows of `n_vocab` logits.
+    ///
+    /// # Errors
+    /// An option out of range, named with what was expected and found.
+    pub fn new(sampling: Sampling, n_vocab: usize) -> Result<Self, SampleError> {
+        Ok(Self {
+            sampling: sampling.settle(n_vocab)?,
+            n_vocab,
+            patches: penalty::Patches::default(),
+            picker: pick::Picker::default(),
+            copy: Vec::new(),
+        })
+    }
+
+    /// The options in force; biases and bans are sorted by token, and a bias of -inf is among the bans.
+    pub fn sampling(&self) -> &Sampling {
+        &self.sampling
+    }
+
+    /// Chooses the token that follows `history`.
+    ///
+    /// `row` holds `n_vocab` logits and is the same again on return. `history` is every committed token; penalties look at its
+    /// end. `draw_index` is the number that the token will have among the committed tokens of this decode, from 0. `pos` is
+    /// the row's position in the stream and only names it in errors.
+    ///
+    /// # Errors
+    /// A row of another length, with a NaN, or with nothing above -inf; with penalties on, a history token outside the
+    /// vocabulary.
+    pub fn sample(
+        &mut self,
+        row: &mut [f32],
+        history: &[u32],
+        draw_index: u64,
+        pos: usize,
+    ) -> Result<Picked, SampleError> {
+        check_length(row, self.n_vocab, pos)?;
+        self.patches.apply(&self.sampling, row, history, pos)?;
+        let seed = self.sampling.seed;
+        let picked = if self.patches.hid_a_nan() {
+            Err(None)
+        } else {
+            self.picker.pick(&self.sampling, row, pos, || uniform(seed, draw_index)).map_err(Some)
+        };
+        self.patches.undo(row);
+        // The token to name is looked for in the raw row.
+        picked.map_err(|error| error.unwrap_or_else(|| pick::not_a_number(row, pos)))
+    }
+
+    /// As [`Sampler::sample`], after a processor has changed a copy of the row.
+    ///
+    /// # Errors
+    /// As [`Sampler::sample`]; a NaN may also be one that the processor wrote.
+    pub fn sample_with(
+        &mut self,
+        processor: &mut dyn LogitProcessor,
+        row: &[f32],
+        history: &[u32],
+        draw_index: u64,
+        pos: usize,
+    ) -> Result<Picked, SampleError> {
+        check_length(row, self.n_vocab, pos)?;
+        let mut copy = std::mem::take(&mut self.copy);
+        copy.clear();
+        copy.extend_from_slice(row);
+        // A processor may overwrite a NaN, so the raw row is looked at first.
+        let picked = self.picker.check(row, pos).and_then(|()| {
+            processor.process(history, &mut copy);
+            self.sample(&mut copy, history, draw_index, pos)
+        });
+        self.copy = copy;
+        picked
+    }
+}
+
+fn check_length(row: &[f32], expected: usize, pos: usize) -> Result<(), SampleError> {
+    if row.len() == expected { Ok(()) } else { Err(SampleError::RowLength { pos, expected, found: row.len() }) }
+}
