@@ -143,6 +143,11 @@ impl GgufBuilder {
         self
     }
 
+    /// Whether the bytes of the keys so far hold this text.
+    pub fn has_keys(&self, text: &str) -> bool {
+        self.keys.windows(text.len()).any(|window| window == text.as_bytes())
+    }
+
     /// Writes another number of keys than there are.
     pub fn claim_keys(mut self, n: u64) -> Self {
         self.claimed_keys = Some(n);

@@ -164,7 +164,7 @@ impl<'a> Value<'a> {
 }
 
 /// An array of scalars or strings, borrowed from the header.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Array<'a> {
     elem: ValueType,
     len: usize,
@@ -231,8 +231,15 @@ impl<'a> Array<'a> {
     }
 }
 
+/// Equal where type and elements are, wherever the arrays lie.
+impl PartialEq for Array<'_> {
+    fn eq(&self, other: &Self) -> bool {
+        self.elem == other.elem && self.iter().eq(other.iter())
+    }
+}
+
 /// An array of strings, borrowed from the header.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, Copy)]
 pub struct Strings<'a>(Array<'a>);
 
 impl<'a> Strings<'a> {
