@@ -213,7 +213,7 @@ fn tensors_of_impossible_shape() {
     overflow(&[1 << 16, 1 << 16, 1 << 16, 1 << 16], GgmlType::I8);
     overflow(&[1, u64::MAX, u64::MAX], GgmlType::I8);
     // Fewer bytes than values: the number of values alone is too large.
-    overflow(&[1 << 34, 1 << 31], GgmlType::Q4_0);
+    overflow(&[1 << 33, 1 << 31], GgmlType::Q4_0);
     for (ty, row) in [(GgmlType::Q4_0, 33), (GgmlType::Q4_K, 128), (GgmlType::Q8_0, 1), (GgmlType::NVFP4, 32)] {
         let (block, type_name) = (ty.block_size(), ty.name());
         let found = fault(new().tensor_raw(b"t", &[row, 4], ty.id(), 0).build());
@@ -248,6 +248,9 @@ fn tensors_over_one_another() {
     let mut behind = two(64);
     behind.extend([0; 4]);
     assert!(crate::gguf::GgufFile::from_bytes("m", behind).is_ok());
+    // One byte is enough.
+    let found = fault(new().zeros("a", &[33], GgmlType::I8).tensor_raw(b"t", &[1], GgmlType::I8.id(), 32).build());
+    assert_eq!(found, overlap(32));
     // The order of the descriptions does not matter.
     let found = fault(new().tensor_raw(b"t", &[1], F32, 32).zeros("a", &[16], GgmlType::F32).build());
     assert_eq!(found, overlap(32));

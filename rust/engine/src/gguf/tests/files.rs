@@ -1,6 +1,8 @@
 //! Files on disk: kinds of path, files that change, models split over several files.
 
 use super::{GgmlType, small};
+use crate::gguf::parse::parse;
+use crate::gguf::source::ByteSource;
 use crate::gguf::testing::{GgufBuilder, TempDir};
 use crate::gguf::{Fault, GgufError, GgufFile};
 use std::fs::OpenOptions;
@@ -82,6 +84,31 @@ fn a_file_written_to_after_opening_is_an_error_even_at_the_same_length() {
     let error = file.read_tensor(x, 0..4, &mut [0; 4]).expect_err("changed");
     let len = file.file_size();
     assert_eq!(error.fault(), Some(&Fault::Changed { expected: len, found: len }));
+}
+
+/// A file that grows by a byte while its header is read.
+struct Growing(Vec<u8>);
+
+impl ByteSource for Growing {
+    fn len(&self) -> u64 {
+        ByteSource::len(&self.0)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        self.0.read_at(offset, out)
+    }
+
+    fn changed_len(&self) -> std::io::Result<Option<u64>> {
+        Ok(Some(ByteSource::len(self) + 1))
+    }
+}
+
+#[test]
+fn a_file_written_to_while_its_header_is_read_is_an_error() {
+    let bytes = small().build();
+    let expected = bytes.len() as u64;
+    let Err(error) = parse(Path::new("m.gguf"), &Growing(bytes), 0) else { panic!("opened") };
+    assert_eq!(error.fault(), Some(&Fault::Changed { expected, found: expected + 1 }));
 }
 
 /// The files of a model with tensors t0, t1, ... of one byte each, whose value is the number.
@@ -189,6 +216,10 @@ fn impossible_numbers_of_parts_are_refused() {
     assert!(matches!(lone(0, 2), Err(Some(Fault::SplitName { count: 2, .. }))));
     assert!(matches!(lone(0, 257), Err(Some(Fault::TooMany { found: 257, limit: 256, .. }))));
     let dir = TempDir::new().expect("a folder");
+    let part = GgufBuilder::new().kv("split.no", 2u16).kv("split.count", 2u16);
+    let path = dir.write("m-00003-of-00002.gguf", &part.build()).expect("written");
+    let expected = "-00003-of-00002.gguf".to_owned();
+    assert_eq!(why(&path), Fault::SplitName { count: 2, expected });
     let part = GgufBuilder::new().kv("split.no", u64::MAX).kv("split.count", 2u16);
     let path = dir.write("m-00001-of-00002.gguf", &part.build()).expect("written");
     assert!(matches!(why(&path), Fault::SplitName { count: 2, .. }));
