@@ -1,4 +1,5 @@
-//! Prints what the suffix index costs: bytes a token, tokens a second to build, time of a suggestion with its observation.
+//! Prints what drafting costs: bytes a token, tokens a second to build, time of a suggestion with its observation, and a
+//! replay under each policy.
 //!
 //! `cargo run --release -p quoth-draft --example index_rate -- [FILE]`: a file of little-endian u32 token ids, a folder of
 //! Python sources, or nothing: then the sources of Python's own library. Sources are split into words, runs of blanks and
@@ -9,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 use std::{env, fs, io, process};
 
-use quoth_draft::SuffixIndex;
+use quoth_draft::{
+    Cascade, CascadeOptions, CostTable, DraftSource, Gate, GateOptions, Policy, ReplayOptions, SuffixIndex, replay,
+};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let path = match env::args_os().nth(1) {
@@ -32,6 +35,51 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         }
     }
     index(&tokens)?;
+    println!();
+    println!(
+        "{:>9} {:>12} {:>10} {:>9} {:>8} {:>9} {:>9} {:>9}",
+        "tokens", "policy", "gate", "ns/token", "ns/step", "tok/step", "accepted", "speedup"
+    );
+    for len in [100_000, 1_000_000] {
+        let tokens = &tokens[..len.min(tokens.len())];
+        for min in [1, 2] {
+            let costs = CostTable::default();
+            for policy in [1, 2].map(|budget_factor| Policy::Fixed { budget_factor }) {
+                replayed(tokens, policy, min)?;
+            }
+            replayed(tokens, Policy::BestRate { costs }, min)?;
+        }
+    }
+    Ok(())
+}
+
+/// Replays `tokens` as if a model had written them, and prints the row.
+fn replayed(tokens: &[u32], policy: Policy, min: usize) -> Result<(), Box<dyn std::error::Error>> {
+    let name = match policy {
+        Policy::Fixed { budget_factor } => format!("fixed {budget_factor} m{min}"),
+        Policy::BestRate { .. } => format!("best rate m{min}"),
+    };
+    let n_vocab = tokens.iter().max().map_or(1, |&token| token as usize + 1);
+    let options = CascadeOptions { policy, min_match: min, min_draft: min, ..CascadeOptions::default() };
+    let mut cascade = Cascade::new(n_vocab, options)?;
+    let mut gate = Gate::new(CostTable::default(), GateOptions { min_draft: min, ..GateOptions::default() })?;
+    let start = Instant::now();
+    let report = replay(tokens, &mut cascade, &mut gate, &ReplayOptions::default(), |_| {})?;
+    let ns = start.elapsed().as_nanos() as f64;
+    println!(
+        "{:>9} {:>12} {:>10} {:>9.0} {:>8.0} {:>9.2} {:>9.2} {:>9.3}",
+        tokens.len(),
+        name,
+        format!("{:.2} open", 1.0 - report.closed_steps as f64 / report.steps as f64),
+        ns / report.tokens as f64,
+        ns / report.steps as f64,
+        report.tokens_per_step(),
+        report.acceptance(),
+        report.speedup()
+    );
+    for source in cascade.stats() {
+        println!("{:>22} {:>9} of {:>9} mutes {}", source.name, source.accepted, source.drafted, source.mutes);
+    }
     Ok(())
 }
 

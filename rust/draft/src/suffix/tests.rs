@@ -144,7 +144,7 @@ fn capacity_stays_within_a_quarter_and_a_half_of_use() {
     let mut index = SuffixIndex::new();
     for _ in 0..200_000 {
         index.append(dice.below(3000)).unwrap();
-        if index.len() % 10_000 == 0 {
+        if index.len().is_multiple_of(10_000) {
             let bytes = index.bytes();
             assert!(bytes.capacity < bytes.used * 2, "{bytes:?}");
             assert!(bytes.used >= index.len() * 8);
