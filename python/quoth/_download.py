@@ -198,7 +198,7 @@ def fetch(
 
     Raises:
         OSError: The server gives nothing more, or the disk is full or not writable.
-        ModelFileError: The file is larger than `limit_bytes`.
+        ModelFileError: The file is larger than `limit_bytes`; `part` is removed.
     """
     fruitless = 0
     while True:
@@ -206,6 +206,9 @@ def fetch(
         try:
             _continue(index, link, part, before, limit_bytes, spare_bytes, progress)
             return
+        except ModelFileError:
+            part.unlink(missing_ok=True)
+            raise
         except _Broken as broken:
             fruitless = 0 if _size(part) > before else fruitless + 1
             if fruitless == ATTEMPTS:
