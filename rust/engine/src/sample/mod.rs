@@ -4,8 +4,8 @@
 //! log-probabilities and top ids of the raw row, to callers and draft sources.
 //!
 //! The order, each step in its file:
-//! processor, biases, bans, penalties ([`penalty`]) → temperature ≤ 0: the highest logit, no draw → top-k ([`topk`]) → top-p,
-//! min-p ([`filter`]) → one draw ([`pick`]) with a number from [`rng`]. [`exp`] and [`mass`] weigh and add; [`scan`] is the one
+//! processor, biases, bans, penalties (`penalty`) → temperature ≤ 0: the highest logit, no draw → top-k (`topk`) → top-p,
+//! min-p (`filter`) → one draw (`pick`) with a number from `rng`. `exp` and `mass` weigh and add; `scan` is the one
 //! pass over the row that all of them begin with.
 //!
 //! 1. The token is a function of (options, row, history, draw index): a [`Sampler`] holds scratch space and nothing else.

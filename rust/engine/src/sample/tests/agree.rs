@@ -133,9 +133,11 @@ fn each_option_alone_agrees_with_the_twin_on_many_draws() {
 
 #[test]
 fn a_nucleus_of_thousands_is_cut_at_the_twins_border() {
-    let shapes: [Vec<f32>; 4] = [
+    let shapes: [Vec<f32>; 5] = [
         noise(3, 30_000, 1.0),
         noise(4, 30_000, 1.0).iter().map(|x| (x * 8.0).round() / 8.0).collect(),
+        // One token far above a tail that has most of the mass.
+        noise(6, 30_000, 1.0).iter().enumerate().map(|(i, x)| if i == 9000 { 9.0 } else { x * 0.5 }).collect(),
         // All distances share their high bits, so that the finer rounds have to tell them apart.
         noise(5, 30_000, 1.0).iter().map(|x| if *x > 0.9999 { 4.0 } else { 1.0 + x * 1e-3 }).collect(),
         // And here even their middle bits.

@@ -164,6 +164,25 @@ fn options_that_mean_nothing_are_refused_by_name() {
 }
 
 #[test]
+fn settled_options_are_sorted_and_single() {
+    let bias = vec![(5, 1.0), (4, f32::NEG_INFINITY), (2, -1.0)];
+    let sampler = sampler(Sampling { logit_bias: bias, banned: vec![7, 1, 7], ..warm() }, 8);
+    assert_eq!(sampler.sampling().logit_bias, [(2, -1.0), (5, 1.0)]);
+    assert_eq!(sampler.sampling().banned, [1, 4, 7]);
+}
+
+#[test]
+fn errors_have_the_class_of_their_cause() {
+    use crate::error::ErrorKind::{Internal, ModelFile, Options};
+    let of = |found: Result<Picked, SampleError>| found.expect_err("refused").kind();
+    assert_eq!(Sampler::new(Sampling { min_p: 2.0, ..warm() }, 8).expect_err("refused").kind(), Options);
+    assert_eq!(Sampler::new(Sampling { banned: vec![8], ..warm() }, 8).expect_err("refused").kind(), Options);
+    assert_eq!(of(once(&warm(), &[f32::NAN, 1.0], &[], 0)), ModelFile);
+    assert_eq!(of(once(&Sampling { banned: vec![0], ..warm() }, &[1.0], &[], 0)), Options);
+    assert_eq!(of(once(&Sampling { presence_penalty: 1.0, ..warm() }, &[1.0], &[1], 0)), Internal);
+}
+
+#[test]
 fn a_sampler_remembers_nothing() {
     let sampling = Sampling { top_k: 40, top_p: 0.9, repeat_penalty: 1.3, frequency_penalty: 0.2, ..warm() };
     let rows: Vec<Vec<f32>> = (0..12).map(|seed| logits(seed, 2000)).collect();
