@@ -1,0 +1,230 @@
+//! The bytes of a chunk of keys and values of one head: how a position is written and read.
+//!
+//! f16: `[16 key panels][head_dim][16 keys]` halves, then `[head_dim / 16 value panels][256 slots][16 columns]` halves.
+//! q8_0: keys as Q8_0 panels ([`crate::format`]); then `[value panels][256 slots][16]` signed bytes, then `[head_dim / 32][256 slots]` half-precision scales.
+//!
+//! Halves saturate at ±65504 instead of overflowing. A NaN stays in a key, where it reaches every later score; in a value it becomes zero, because a
+//! value is multiplied by the zero weights of queries that may not see it (A4); the row that made it is itself NaN and says so.
+
+use super::{CHUNK, Values};
+use crate::act::ActKind;
+use crate::format::{Format, PANEL};
+use crate::half::{f16_to_f32, f32_to_f16};
+
+/// How the cache stores numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum KvKind {
+    /// IEEE half precision.
+    F16,
+    /// Blocks of 32 signed bytes with a half-precision scale.
+    Q8_0,
+}
+
+/// The geometry of one head's chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvLayout {
+    kind: KvKind,
+    head_dim: usize,
+}
+
+/// The greatest finite half.
+const HALF_MAX: f32 = 65504.0;
+
+/// Narrows to a half that is finite unless `x` is NaN.
+fn narrow(x: f32) -> u16 {
+    f32_to_f16(if x > HALF_MAX {
+        HALF_MAX
+    } else if x < -HALF_MAX {
+        -HALF_MAX
+    } else {
+        x
+    })
+}
+
+/// Codes and scale of 32 numbers by the formula of [`crate::act`], the scale rounded to half precision.
+fn quantize(x: &[f32], codes: &mut [i8; 32]) -> u16 {
+    let mut tile = [0u32; 8 + crate::act::EXTRAS_32];
+    crate::act::pack_scalar(ActKind::Q32, x, 32, &mut tile);
+    narrow(crate::act::unpack_row(ActKind::Q32, &tile, 1, 32, 0, 0, codes))
+}
+
+impl KvLayout {
+    /// A layout for heads of `head_dim` numbers. `None` if `kind` cannot store them (q8_0 wants a multiple of 32).
+    pub fn new(kind: KvKind, head_dim: usize) -> Option<Self> {
+        let fits = head_dim > 0 && (kind == KvKind::F16 || head_dim % 32 == 0);
+        fits.then_some(KvLayout { kind, head_dim })
+    }
+
+    /// How numbers are stored.
+    pub fn kind(&self) -> KvKind {
+        self.kind
+    }
+
+    /// Numbers a head.
+    pub fn head_dim(&self) -> usize {
+        self.head_dim
+    }
+
+    /// [`Self::head_dim`] rounded up to whole panels.
+    pub fn padded(&self) -> usize {
+        self.head_dim.div_ceil(PANEL) * PANEL
+    }
+
+    /// How queries are packed for these keys.
+    pub fn query_kind(&self) -> ActKind {
+        self.key_format().act_kind()
+    }
+
+    pub(crate) fn key_format(&self) -> Format {
+        match self.kind {
+            KvKind::F16 => Format::F16,
+            KvKind::Q8_0 => Format::Q8_0,
+        }
+    }
+
+    pub(crate) fn values(&self) -> Values {
+        match self.kind {
+            KvKind::F16 => Values::F16,
+            KvKind::Q8_0 => Values::I8,
+        }
+    }
+
+    pub(crate) fn key_panel_bytes(&self) -> usize {
+        PANEL * self.key_format().row_bytes(self.head_dim)
+    }
+
+    pub(crate) fn values_at(&self) -> usize {
+        CHUNK / PANEL * self.key_panel_bytes()
+    }
+
+    /// Bytes of the 16 columns of one slot.
+    pub(crate) fn value_row_bytes(&self) -> usize {
+        match self.kind {
+            KvKind::F16 => 2 * PANEL,
+            KvKind::Q8_0 => PANEL,
+        }
+    }
+
+    pub(crate) fn value_panel_bytes(&self) -> usize {
+        CHUNK * self.value_row_bytes()
+    }
+
+    fn scales_at(&self) -> usize {
+        self.values_at() + self.padded() / PANEL * self.value_panel_bytes()
+    }
+
+    /// Bytes of a chunk.
+    pub fn chunk_bytes(&self) -> usize {
+        let scales = if self.kind == KvKind::Q8_0 { self.head_dim / 32 * CHUNK * 2 } else { 0 };
+        self.scales_at() + scales
+    }
+
+    /// The scales of columns `32 · block ..`, one a slot.
+    pub(crate) fn value_scales(&self, chunk: &[u8], block: usize) -> [u16; CHUNK] {
+        let at = self.scales_at() + block * CHUNK * 2;
+        std::array::from_fn(|i| u16::from_le_bytes([chunk[at + 2 * i], chunk[at + 2 * i + 1]]))
+    }
+
+    /// Writes key and value of a slot, `head_dim` floats each.
+    pub fn write(&self, chunk: &mut [u8], slot: usize, key: &[f32], value: &[f32]) {
+        assert!(
+            slot < CHUNK
+                && key.len() == self.head_dim
+                && value.len() == self.head_dim
+                && chunk.len() == self.chunk_bytes()
+        );
+        let (panel, lane) = (slot / PANEL * self.key_panel_bytes(), slot % PANEL);
+        match self.kind {
+            KvKind::F16 => {
+                for (d, x) in key.iter().enumerate() {
+                    put(chunk, panel + (d * PANEL + lane) * 2, narrow(*x));
+                }
+                for (d, x) in value.iter().enumerate() {
+                    put(chunk, self.value_at(slot, d), narrow(if x.is_nan() { 0.0 } else { *x }));
+                }
+            }
+            KvKind::Q8_0 => {
+                let word_area = panel + self.head_dim / 32 * 8 * 4 * PANEL;
+                let mut codes = [0i8; 32];
+                for (b, x) in key.chunks_exact(32).enumerate() {
+                    let scale = quantize(x, &mut codes);
+                    for (i, code) in codes.iter().enumerate() {
+                        chunk[panel + ((b * 8 + i / 4) * PANEL + lane) * 4 + i % 4] = *code as u8;
+                    }
+                    put(chunk, word_area + (b * PANEL + lane) * 2, scale);
+                }
+                for (b, x) in value.chunks_exact(32).enumerate() {
+                    let scale = quantize(x, &mut codes);
+                    let finite = f16_to_f32(scale).is_finite();
+                    for (i, code) in codes.iter().enumerate() {
+                        chunk[self.value_at(slot, 32 * b + i)] = if finite { *code as u8 } else { 0 };
+                    }
+                    put(chunk, self.scales_at() + (b * CHUNK + slot) * 2, if finite { scale } else { 0 });
+                }
+            }
+        }
+    }
+
+    fn value_at(&self, slot: usize, d: usize) -> usize {
+        let width = self.value_row_bytes() / PANEL;
+        self.values_at() + d / PANEL * self.value_panel_bytes() + (slot * PANEL + d % PANEL) * width
+    }
+
+    /// Copies the first `slots` slots of a chunk into another, as they are.
+    pub fn copy(&self, from: &[u8], to: &mut [u8], slots: usize) {
+        self.for_each_byte(slots, |at| to[at] = from[at]);
+    }
+
+    /// Whether the first `slots` slots of two chunks hold the same bytes.
+    pub fn same(&self, a: &[u8], b: &[u8], slots: usize) -> bool {
+        let mut same = true;
+        self.for_each_byte(slots, |at| same &= a[at] == b[at]);
+        same
+    }
+
+    /// Calls `f` with every byte offset that belongs to the first `slots` slots.
+    fn for_each_byte(&self, slots: usize, mut f: impl FnMut(usize)) {
+        let width = self.value_row_bytes() / PANEL;
+        for slot in 0..slots {
+            let (panel, lane) = (slot / PANEL * self.key_panel_bytes(), slot % PANEL);
+            for d in 0..self.head_dim {
+                match self.kind {
+                    KvKind::F16 => (0..2).for_each(|i| f(panel + (d * PANEL + lane) * 2 + i)),
+                    KvKind::Q8_0 => f(panel + (d / 4 * PANEL + lane) * 4 + d % 4),
+                }
+                (0..width).for_each(|i| f(self.value_at(slot, d) + i));
+            }
+            if self.kind == KvKind::Q8_0 {
+                let word_area = panel + self.head_dim / 32 * 8 * 4 * PANEL;
+                for b in 0..self.head_dim / 32 {
+                    (0..2).for_each(|i| f(word_area + (b * PANEL + lane) * 2 + i));
+                    (0..2).for_each(|i| f(self.scales_at() + (b * CHUNK + slot) * 2 + i));
+                }
+            }
+        }
+    }
+
+    /// Reads key and value of a slot back as floats.
+    pub fn read(&self, chunk: &[u8], slot: usize, key: &mut [f32], value: &mut [f32]) {
+        let (panel, lane) = (slot / PANEL * self.key_panel_bytes(), slot % PANEL);
+        let half = |at: usize| f16_to_f32(u16::from_le_bytes([chunk[at], chunk[at + 1]]));
+        for d in 0..self.head_dim {
+            (key[d], value[d]) = match self.kind {
+                KvKind::F16 => (half(panel + (d * PANEL + lane) * 2), half(self.value_at(slot, d))),
+                KvKind::Q8_0 => {
+                    let scales = panel + self.head_dim / 32 * 8 * 4 * PANEL;
+                    let k = chunk[panel + (d / 4 * PANEL + lane) * 4 + d % 4] as i8;
+                    let v = chunk[self.value_at(slot, d)] as i8;
+                    (
+                        f32::from(k) * half(scales + (d / 32 * PANEL + lane) * 2),
+                        f32::from(v) * half(self.scales_at() + (d / 32 * CHUNK + slot) * 2),
+                    )
+                }
+            };
+        }
+    }
+}
+
+fn put(chunk: &mut [u8], at: usize, half: u16) {
+    chunk[at..at + 2].copy_from_slice(&half.to_le_bytes());
+}

@@ -1,0 +1,222 @@
+//! Attention: a tile of queries over the keys and values of one key/value head, chunk by chunk.
+//!
+//! In: packed queries (scaled already), chunks of the cache. Out: for each query the weighted mean of the values.
+//!
+//! The cache of one head is a list of chunks of [`CHUNK`] absolute positions. A chunk holds its keys as panels of 16 keys (a lane is a key) and its values
+//! as panels of 16 columns (a lane is a column), so both steps are the products of [`crate::matmul`]:
+//!
+//! - **A1** score: `Σ_d fma(k_d, q_d, ·)`, d ascending, for f16 keys; as a Q8_0 product with a quantized query for q8_0 keys.
+//! - **A2** within a chunk: `m` the greatest score, `p = exp(score − m)`, `l` the sum of p over 16 lanes by position and the fold tree (N3),
+//!   `o_d = Σ_j fma(v_jd, p_j, ·)`, j ascending (q8_0: `fma(code, p_j · scale_j, ·)`).
+//! - **A3** over chunks, ascending: `M' = max(M, m)`, `a = exp(M − M')`, `b = exp(m − M')`, `L = fma(l, b, L·a)`, `O = fma(o, b, O·a)`; the first chunk is taken
+//!   as it is. Result `O · (1 / L)`. Whether chunks are combined as they come or later makes no difference to these steps.
+//! - **A4** A key that a query may not see has score −∞ and so weight 0, and contributes `fma(v, 0, o) = o`. Values in the cache are always finite
+//!   ([`KvLayout::write`]), so an invisible position cannot disturb a visible one.
+//! - **A5** Writing a position touches no other position's bytes (N8).
+
+mod cache;
+mod softmax;
+
+#[cfg(test)]
+mod tests;
+
+pub use cache::{KvKind, KvLayout};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use softmax::{AVX2, AVX512};
+pub(crate) use softmax::{AttendFns, SCALAR};
+
+use crate::act::MAX_TILE;
+use crate::format::PANEL;
+use crate::matmul::Tile;
+use crate::set::KernelSet;
+
+/// Positions a chunk. Part of the contract: another value gives other bits.
+pub const CHUNK: usize = 256;
+
+/// How cached values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Values {
+    F16,
+    I8,
+}
+
+/// What one chunk says to each query of a tile.
+#[derive(Debug)]
+pub struct Partial {
+    /// Greatest score a query.
+    pub m: [f32; MAX_TILE],
+    /// Sum of weights a query.
+    pub l: [f32; MAX_TILE],
+    /// Weighted values, `rows` of [`KvLayout::padded`] floats.
+    pub o: Vec<f32>,
+    scores: Vec<f32>,
+    weighed: Vec<f32>,
+}
+
+impl Partial {
+    /// Room for a tile of queries over heads of this layout.
+    pub fn new(layout: &KvLayout) -> Self {
+        Partial {
+            m: [0.0; MAX_TILE],
+            l: [0.0; MAX_TILE],
+            o: vec![0.0; MAX_TILE * layout.padded()],
+            scores: vec![0.0; MAX_TILE * CHUNK],
+            weighed: vec![0.0; if layout.kind() == KvKind::Q8_0 { MAX_TILE * CHUNK } else { 0 }],
+        }
+    }
+}
+
+/// A tile of queries: packed as [`KvLayout::query_kind`] says.
+#[derive(Debug, Clone, Copy)]
+pub struct Queries<'a> {
+    /// The packed tile.
+    pub tile: &'a [u32],
+    /// Rows of the tile.
+    pub rows: usize,
+}
+
+/// Attends a tile of queries to one chunk. `visible[r]` is the range of slots (0 to [`CHUNK`]) that query r may see; an empty range leaves its entries
+/// of `out` meaningless.
+///
+/// # Panics
+/// If sizes do not fit.
+pub fn chunk(
+    set: &KernelSet,
+    layout: &KvLayout,
+    bytes: &[u8],
+    queries: Queries<'_>,
+    visible: &[(usize, usize)],
+    out: &mut Partial,
+) {
+    let rows = queries.rows;
+    let kind = layout.query_kind();
+    assert_eq!(bytes.len(), layout.chunk_bytes());
+    assert!(
+        rows <= MAX_TILE && visible.len() == rows && queries.tile.len() == rows * kind.row_words(layout.head_dim())
+    );
+    assert!(out.o.len() >= rows * layout.padded());
+    let seen = || visible.iter().filter(|(from, to)| from < to);
+    let Some(first) = seen().map(|v| v.0).min() else { return };
+    let last = seen().map(|v| v.1).max().unwrap_or(first);
+    assert!(last <= CHUNK);
+
+    let keys = set.tile_fn(layout.key_format());
+    let key_panel = layout.key_panel_bytes();
+    for p in first / PANEL..last.div_ceil(PANEL) {
+        let panel = &bytes[p * key_panel..(p + 1) * key_panel];
+        let tile = Tile {
+            panel: panel.as_ptr(),
+            next: panel.as_ptr().wrapping_add(key_panel),
+            blocks: layout.head_dim() / layout.key_format().layout().len,
+            act: queries.tile.as_ptr(),
+            rows,
+            k: layout.head_dim(),
+            out: out.scores[p * PANEL..].as_mut_ptr(),
+            stride: CHUNK,
+            columns: PANEL,
+        };
+        // SAFETY: the panel is a whole panel of `head_dim` numbers a key, the queries a whole tile, the scores have CHUNK columns for MAX_TILE rows;
+        // the set's functions run on this CPU.
+        unsafe { keys(&tile) };
+    }
+
+    let fns = set.attend_fns();
+    let start = first / PANEL * PANEL;
+    let end = last.div_ceil(PANEL) * PANEL;
+    for (r, &(from, to)) in visible.iter().enumerate() {
+        let scores = &mut out.scores[r * CHUNK + start..r * CHUNK + end];
+        if from >= to {
+            scores.fill(0.0);
+            continue;
+        }
+        scores[..from - start].fill(f32::NEG_INFINITY);
+        scores[to - start..].fill(f32::NEG_INFINITY);
+        // SAFETY: the set's functions run on this CPU.
+        (out.m[r], out.l[r]) = unsafe { (fns.softmax)(scores) };
+    }
+
+    let weigh = set.weigh_fn(layout.values());
+    let value_panel = layout.value_panel_bytes();
+    for block in 0..layout.padded() / PANEL {
+        let at = layout.values_at() + block * value_panel;
+        let panel = &bytes[at..at + value_panel];
+        let p = match layout.kind() {
+            KvKind::F16 => &out.scores,
+            KvKind::Q8_0 => {
+                // Two blocks of 16 columns share the scales of 32.
+                if block % 2 == 0 {
+                    let scales = layout.value_scales(bytes, block / 2);
+                    for r in 0..rows {
+                        let range = r * CHUNK + start..r * CHUNK + end;
+                        // SAFETY: as above.
+                        unsafe {
+                            (fns.scale)(&out.scores[range.clone()], &scales[start..end], &mut out.weighed[range])
+                        };
+                    }
+                }
+                &out.weighed
+            }
+        };
+        let tile = Tile {
+            panel: panel[first * layout.value_row_bytes()..].as_ptr(),
+            next: panel.as_ptr().wrapping_add(value_panel + first * layout.value_row_bytes()),
+            blocks: last - first,
+            act: p[first..].as_ptr().cast(),
+            rows,
+            k: last - first,
+            out: out.o[block * PANEL..].as_mut_ptr(),
+            stride: layout.padded(),
+            columns: PANEL,
+        };
+        // SAFETY: the panel has 16 values a slot up to `last`, the probabilities CHUNK a row, the output `padded` columns; the CPU has the set.
+        unsafe { weigh(&tile) };
+    }
+}
+
+/// The running result of one query over chunks (A3).
+#[derive(Debug, Clone, Copy)]
+pub struct Running {
+    /// Greatest score so far; meaningless before the first chunk.
+    pub m: f32,
+    /// Sum of weights so far.
+    pub l: f32,
+    /// Whether a chunk was taken.
+    pub started: bool,
+}
+
+impl Default for Running {
+    fn default() -> Self {
+        Running { m: f32::NEG_INFINITY, l: 0.0, started: false }
+    }
+}
+
+impl Running {
+    /// Takes in a chunk's `m`, `l` and `o`; `total` is this query's running O.
+    pub fn take(&mut self, set: &KernelSet, m: f32, l: f32, o: &[f32], total: &mut [f32]) {
+        if !self.started {
+            *self = Running { m, l, started: true };
+            total.copy_from_slice(o);
+            return;
+        }
+        let most = if m > self.m { m } else { self.m };
+        let old = crate::order::exp(self.m - most);
+        let new = crate::order::exp(m - most);
+        self.m = most;
+        self.l = l.mul_add(new, self.l * old);
+        // SAFETY: the set's functions run on this CPU.
+        unsafe { (set.attend_fns().merge)(total, old, o, new) };
+    }
+
+    /// The weighted mean: `total · (1 / L)`, in place.
+    pub fn finish(&self, total: &mut [f32]) {
+        let inverse = 1.0 / self.l;
+        total.iter_mut().for_each(|x| *x *= inverse);
+    }
+}
+
+/// Packs one tile of queries, already scaled: `q` holds `rows` rows of `head_dim` floats.
+pub fn pack_queries(set: &KernelSet, layout: &KvLayout, q: &[f32], tile: &mut [u32]) {
+    set.pack(layout.query_kind(), q, layout.head_dim(), tile);
+}
+
+const _: () = assert!(CHUNK % PANEL == 0 && CHUNK % 32 == 0);

@@ -1,0 +1,76 @@
+//! The steps of attention between the products: weights of a chunk, and how chunks are merged.
+
+use crate::half::f16_to_f32;
+use crate::lanes::{Lanes, stamp};
+use crate::order::fold;
+
+stamp!(softmax, softmax_body, (scores: &mut [f32]) -> (f32, f32));
+stamp!(scale, scale_body, (p: &[f32], scales: &[u16], out: &mut [f32]));
+stamp!(merge, merge_body, (total: &mut [f32], old: f32, o: &[f32], new: f32));
+
+/// The functions of a set.
+#[derive(Clone, Copy)]
+pub(crate) struct AttendFns {
+    /// Scores to weights in place; returns the greatest score and the sum of the weights. The length must be a multiple of 16.
+    pub(crate) softmax: unsafe fn(&mut [f32]) -> (f32, f32),
+    /// `out = p · scale`, scales in half precision.
+    pub(crate) scale: unsafe fn(&[f32], &[u16], &mut [f32]),
+    /// `total = fma(o, new, total · old)`. The length must be a multiple of 16.
+    pub(crate) merge: unsafe fn(&mut [f32], f32, &[f32], f32),
+}
+
+pub(crate) const SCALAR: AttendFns = AttendFns { softmax: softmax::scalar, scale: scale::scalar, merge: merge::scalar };
+#[cfg(target_arch = "x86_64")]
+pub(crate) const AVX2: AttendFns = AttendFns { softmax: softmax::avx2, scale: scale::avx2, merge: merge::avx2 };
+#[cfg(target_arch = "x86_64")]
+pub(crate) const AVX512: AttendFns = AttendFns { softmax: softmax::avx512, scale: scale::avx512, merge: merge::avx512 };
+
+/// # Safety
+/// The CPU must have the set of `L`.
+#[inline(always)]
+unsafe fn softmax_body<L: Lanes>(scores: &mut [f32]) -> (f32, f32) {
+    assert_eq!(scores.len() % 16, 0);
+    // SAFETY: every chunk has 16 floats.
+    unsafe {
+        let mut most = L::splat(f32::NEG_INFINITY);
+        for s in scores.chunks_exact(16) {
+            most = L::load(s.as_ptr()).max(most);
+        }
+        let m = most.to_array().into_iter().fold(f32::NEG_INFINITY, |m, s| if s > m { s } else { m });
+        let shift = L::splat(m);
+        let mut sum = L::splat(0.0);
+        for s in scores.chunks_exact_mut(16) {
+            let p = L::load(s.as_ptr()).sub(shift).exp();
+            p.store(s.as_mut_ptr());
+            sum = sum.add(p);
+        }
+        (m, fold(&sum.to_array()))
+    }
+}
+
+/// # Safety
+/// The CPU must have the set of `L`.
+#[inline(always)]
+unsafe fn scale_body<L: Lanes>(p: &[f32], scales: &[u16], out: &mut [f32]) {
+    assert!(p.len() == scales.len() && p.len() == out.len());
+    for ((p, scales), out) in p.chunks_exact(16).zip(scales.chunks_exact(16)).zip(out.chunks_exact_mut(16)) {
+        let wide: [f32; 16] = std::array::from_fn(|i| f16_to_f32(scales[i]));
+        // SAFETY: all three have 16 elements.
+        unsafe { L::load(p.as_ptr()).mul(L::load(wide.as_ptr())).store(out.as_mut_ptr()) };
+    }
+}
+
+/// # Safety
+/// The CPU must have the set of `L`.
+#[inline(always)]
+unsafe fn merge_body<L: Lanes>(total: &mut [f32], old: f32, o: &[f32], new: f32) {
+    assert!(total.len() == o.len() && o.len() % 16 == 0);
+    // SAFETY: every chunk has 16 floats.
+    unsafe {
+        let (old, new) = (L::splat(old), L::splat(new));
+        for (total, o) in total.chunks_exact_mut(16).zip(o.chunks_exact(16)) {
+            let kept = L::load(total.as_ptr()).mul(old);
+            L::load(o.as_ptr()).fma(new, kept).store(total.as_mut_ptr());
+        }
+    }
+}

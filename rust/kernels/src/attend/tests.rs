@@ -1,0 +1,205 @@
+//! Attention: near the mathematics, equal in every set, independent of company, and blind to what may not be seen.
+
+use super::*;
+use crate::act::tests::Random;
+use crate::act::tiles;
+
+struct Cache {
+    layout: KvLayout,
+    chunks: Vec<Vec<u8>>,
+}
+
+impl Cache {
+    fn new(layout: KvLayout, keys: &[Vec<f32>], values: &[Vec<f32>]) -> Self {
+        let mut cache = Cache { layout, chunks: Vec::new() };
+        for (p, (k, v)) in keys.iter().zip(values).enumerate() {
+            cache.write(p, k, v);
+        }
+        cache
+    }
+
+    fn write(&mut self, p: usize, key: &[f32], value: &[f32]) {
+        while self.chunks.len() <= p / CHUNK {
+            // What was never written may be anything.
+            self.chunks.push(vec![0x7e; self.layout.chunk_bytes()]);
+        }
+        let slot = p % CHUNK;
+        // A fresh slot must hold finite values; the engine allocates zeros.
+        self.layout.write(&mut self.chunks[p / CHUNK], slot, key, value);
+    }
+}
+
+fn vectors(n: usize, dim: usize, random: &mut Random) -> Vec<Vec<f32>> {
+    (0..n).map(|_| (0..dim).map(|_| random.float()).collect()).collect()
+}
+
+/// All queries against keys `from[r] ..= upto[r]`.
+fn attend(set: &KernelSet, cache: &Cache, queries: &[Vec<f32>], visible: &[(usize, usize)]) -> Vec<Vec<f32>> {
+    let layout = &cache.layout;
+    let mut partial = Partial::new(layout);
+    let mut results = Vec::new();
+    for (first, rows) in tiles(queries.len()) {
+        let q: Vec<f32> = queries[first..first + rows].concat();
+        let mut tile = vec![0; rows * layout.query_kind().row_words(layout.head_dim())];
+        pack_queries(set, layout, &q, &mut tile);
+        let mut running = vec![Running::default(); rows];
+        let mut totals = vec![vec![0.0; layout.padded()]; rows];
+        for (c, bytes) in cache.chunks.iter().enumerate() {
+            let slots: Vec<(usize, usize)> = visible[first..first + rows]
+                .iter()
+                .map(|(from, to)| (from.saturating_sub(c * CHUNK).min(CHUNK), to.saturating_sub(c * CHUNK).min(CHUNK)))
+                .collect();
+            chunk(set, layout, bytes, Queries { tile: &tile, rows }, &slots, &mut partial);
+            for r in (0..rows).filter(|r| slots[*r].0 < slots[*r].1) {
+                let o = &partial.o[r * layout.padded()..(r + 1) * layout.padded()];
+                running[r].take(set, partial.m[r], partial.l[r], o, &mut totals[r]);
+            }
+        }
+        for (running, mut total) in running.iter().zip(totals) {
+            running.finish(&mut total);
+            total.truncate(layout.head_dim());
+            results.push(total);
+        }
+    }
+    results
+}
+
+fn layouts() -> Vec<KvLayout> {
+    [(KvKind::F16, 64), (KvKind::F16, 24), (KvKind::Q8_0, 64), (KvKind::Q8_0, 32)]
+        .into_iter()
+        .map(|(kind, dim)| KvLayout::new(kind, dim).unwrap())
+        .collect()
+}
+
+/// The query as the scores see it: quantized for q8_0 keys.
+fn as_multiplied(layout: &KvLayout, q: &[f32]) -> Vec<f32> {
+    if layout.kind() == KvKind::F16 {
+        return q.to_vec();
+    }
+    let kind = layout.query_kind();
+    let mut tile = vec![0; kind.row_words(q.len())];
+    pack_queries(&KernelSet::scalar(), layout, q, &mut tile);
+    let mut codes = [0i8; 32];
+    let blocks = (0..q.len() / 32).map(|b| (crate::act::unpack_row(kind, &tile, 1, q.len(), 0, b, &mut codes), codes));
+    blocks.flat_map(|(d, codes)| codes.map(|c| d * f32::from(c))).collect()
+}
+
+fn bits(rows: &[Vec<f32>]) -> Vec<u32> {
+    rows.iter().flatten().map(|x| x.to_bits()).collect()
+}
+
+#[test]
+fn results_are_near_the_mathematics_on_the_stored_numbers() {
+    let mut random = Random(21);
+    for layout in layouts() {
+        let dim = layout.head_dim();
+        let n = 700;
+        let cache = Cache::new(layout, &vectors(n, dim, &mut random), &vectors(n, dim, &mut random));
+        let queries: Vec<Vec<f32>> =
+            vectors(5, dim, &mut random).iter().map(|q| q.iter().map(|x| x * 0.1).collect()).collect();
+        let visible = [(0, 1), (0, 256), (0, 257), (100, 700), (511, 513)];
+        let results = attend(&KernelSet::scalar(), &cache, &queries, &visible);
+        for ((q, (from, to)), result) in queries.iter().zip(visible).zip(results) {
+            let q = as_multiplied(&layout, q);
+            let mut weights = Vec::new();
+            let mut values = Vec::new();
+            for p in from..to {
+                let (mut k, mut v) = (vec![0.0; dim], vec![0.0; dim]);
+                layout.read(&cache.chunks[p / CHUNK], p % CHUNK, &mut k, &mut v);
+                weights.push(q.iter().zip(&k).map(|(q, k)| f64::from(*q) * f64::from(*k)).sum::<f64>().exp());
+                values.push(v);
+            }
+            let total: f64 = weights.iter().sum();
+            for d in 0..dim {
+                let exact: f64 = weights.iter().zip(&values).map(|(w, v)| w / total * f64::from(v[d])).sum();
+                // Scores of up to 20 carry relative errors of 64 · 2^-24; they move the weights, and values of up to 100, by as much.
+                assert!(
+                    (f64::from(result[d]) - exact).abs() < 2e-4 * (1.0 + exact.abs()),
+                    "{layout:?}: {} {exact}",
+                    result[d]
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn every_set_and_every_company_gives_the_same_bits() {
+    let mut random = Random(22);
+    for layout in layouts() {
+        let n = 600;
+        let cache = Cache::new(
+            layout,
+            &vectors(n, layout.head_dim(), &mut random),
+            &vectors(n, layout.head_dim(), &mut random),
+        );
+        let queries = vectors(30, layout.head_dim(), &mut random);
+        let visible: Vec<(usize, usize)> = (0..30).map(|r| (if r % 3 == 0 { r * 10 } else { 0 }, 500 + r)).collect();
+        let expected = attend(&KernelSet::scalar(), &cache, &queries, &visible);
+        for set in KernelSet::available() {
+            assert!(bits(&attend(&set, &cache, &queries, &visible)) == bits(&expected), "{set:?} {layout:?}");
+            for r in 0..30 {
+                let alone = attend(&set, &cache, &queries[r..=r], &visible[r..=r]);
+                assert!(bits(&alone) == bits(&expected[r..=r]), "{set:?} {layout:?} query {r}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_query_may_not_see_cannot_change_it() {
+    let mut random = Random(23);
+    for layout in layouts() {
+        let dim = layout.head_dim();
+        let (keys, values) = (vectors(300, dim, &mut random), vectors(300, dim, &mut random));
+        let mut cache = Cache::new(layout, &keys, &values);
+        let queries = vectors(2, dim, &mut random);
+        let visible = [(3, 40), (0, 300)];
+        let before = attend(&KernelSet::best(), &cache, &queries, &visible);
+        for broken in [1e30, f32::NAN, f32::NEG_INFINITY] {
+            for p in [0, 2, 40, 41, 299] {
+                cache.write(p, &vec![broken; dim], &vec![broken; dim]);
+            }
+            let after = attend(&KernelSet::best(), &cache, &queries, &visible);
+            assert_eq!(bits(&before[..1]), bits(&after[..1]), "{layout:?} {broken}");
+            // The one who may see them does: a NaN among its keys reaches everything.
+            assert!(!broken.is_nan() || after[1].iter().all(|x| x.is_nan()), "{layout:?} {broken}");
+        }
+    }
+}
+
+#[test]
+fn writing_a_position_touches_no_other_and_reading_returns_what_was_stored() {
+    let mut random = Random(24);
+    for layout in layouts() {
+        let dim = layout.head_dim();
+        let mut chunk = vec![0u8; layout.chunk_bytes()];
+        let mut owner = vec![usize::MAX; layout.chunk_bytes()];
+        for slot in 0..CHUNK {
+            for pass in 0..2 {
+                let before = chunk.clone();
+                let (k, v) = (vectors(1, dim, &mut random).remove(0), vectors(1, dim, &mut random).remove(0));
+                layout.write(&mut chunk, slot, &k, &v);
+                for at in (0..chunk.len()).filter(|at| chunk[*at] != before[*at]) {
+                    assert!(
+                        owner[at] == usize::MAX || owner[at] == slot,
+                        "byte {at} of slots {} and {slot}",
+                        owner[at]
+                    );
+                    owner[at] = slot;
+                }
+                let (mut rk, mut rv) = (vec![0.0; dim], vec![0.0; dim]);
+                layout.read(&chunk, slot, &mut rk, &mut rv);
+                let step = if layout.kind() == KvKind::F16 { 1e-3 } else { 1e-2 };
+                for (stored, given) in rk.iter().zip(&k).chain(rv.iter().zip(&v)) {
+                    let bound = step * (1.0 + k.iter().chain(&v).fold(0f32, |m, x| m.max(x.abs())));
+                    assert!((stored - given).abs() <= bound, "pass {pass}: {stored} {given}");
+                }
+            }
+        }
+        let mut copy = vec![0u8; chunk.len()];
+        layout.copy(&chunk, &mut copy, 100);
+        assert!(layout.same(&chunk, &copy, 100));
+        assert!(!layout.same(&chunk, &copy, 101));
+    }
+}

@@ -1,0 +1,41 @@
+//! IQ4_NL codes in AVX-512 registers: nibbles through a byte shuffle of the table.
+
+use std::arch::x86_64::*;
+
+use super::{Iq4Nl, level};
+use crate::matmul::avx512::{Small512, nibbles};
+
+impl Small512 for Iq4Nl {
+    #[inline(always)]
+    unsafe fn codes(words: *const u8) -> [__m512i; 8] {
+        // SAFETY: four words by the caller.
+        unsafe { levels(words, 0) }
+    }
+}
+
+/// The table as unsigned codes.
+const LEVELS: [u8; 16] = {
+    let mut levels = [0; 16];
+    let mut i = 0;
+    while i < 16 {
+        levels[i] = level(i as u8);
+        i += 1;
+    }
+    levels
+};
+
+/// Codes of a 32-wide block of nibbles in words `first .. first + 4`.
+///
+/// # Safety
+/// `words` must have those words of 16 rows.
+#[inline(always)]
+pub(in crate::format) unsafe fn levels(words: *const u8, first: usize) -> [__m512i; 8] {
+    // SAFETY: the words by the caller; the table is 16 readable bytes.
+    unsafe {
+        let table = _mm512_broadcast_i32x4(_mm_loadu_si128(LEVELS.as_ptr().cast()));
+        nibbles(words, first).map(
+            #[inline(always)]
+            |n| _mm512_shuffle_epi8(table, n),
+        )
+    }
+}

@@ -1,0 +1,42 @@
+//! IQ4_XS in AVX-512 registers.
+
+use std::arch::x86_64::*;
+
+use super::Iq4Xs;
+use crate::format::iq4_nl::avx512::levels;
+use crate::matmul::avx512::{Super512, load};
+
+impl Super512 for Iq4Xs {
+    const SUB: usize = 32;
+
+    #[inline(always)]
+    unsafe fn scales(words: *const u8, halves: *const u8) -> [__m512i; 16] {
+        // SAFETY: word 0 holds the low nibbles, half 1 the upper pairs, of 16 rows by the caller.
+        unsafe {
+            let low = load(words, 0);
+            let high = _mm512_cvtepu16_epi32(_mm256_loadu_si256(halves.add(32).cast()));
+            let mut scales = [_mm512_setzero_si512(); 16];
+            for (s, scale) in scales.iter_mut().take(8).enumerate() {
+                let low =
+                    _mm512_and_si512(_mm512_srl_epi32(low, _mm_cvtsi32_si128(4 * s as i32)), _mm512_set1_epi32(15));
+                let high =
+                    _mm512_and_si512(_mm512_srl_epi32(high, _mm_cvtsi32_si128(2 * s as i32)), _mm512_set1_epi32(3));
+                let six = _mm512_or_si512(low, _mm512_slli_epi32::<4>(high));
+                *scale = _mm512_sub_epi32(six, _mm512_set1_epi32(32));
+            }
+            scales
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mins(_words: *const u8) -> [__m512i; 8] {
+        // SAFETY: no memory is touched.
+        unsafe { [_mm512_setzero_si512(); 8] }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize) -> [__m512i; 8] {
+        // SAFETY: sub-block `4 · half + RUN` has four words after the first.
+        unsafe { levels(words, 1 + 4 * (4 * half + RUN)) }
+    }
+}

@@ -1,0 +1,382 @@
+//! Weight formats: what a block holds, how it is unpacked, and how 16 rows of blocks become a panel.
+//!
+//! In: rows of a tensor as a GGUF file stores them. Out: panels, which every set multiplies without further repacking.
+//!
+//! **A panel is the file's bytes, transposed.** A block is a list of 4-byte words and 2-byte halves. A panel holds 16 rows: for each block and
+//! each word, 16 words side by side, one a row; then, for each block and each half, 16 halves side by side. So one 512-bit register holds the
+//! same word of 16 rows, a lane is an output, and a panel is exactly as large as the rows it was made from (P1).
+//!
+//! - **P1** `panel_bytes = 16 · row_bytes`. Rows missing from the last panel are zero bytes, which every format reads as zero weights.
+//! - **P2** Reading a lane back gives the bytes of the file's block ([`Layout::gather`]), so there is one unpacker a format, and the scalar set,
+//!   the fast sets and dequantization cannot disagree about a layout.
+//!
+//! A quantized block means, for weight i of sub-block s:  `w = (d·scale_s)·(code_i − OFFSET) − dmin·min_s`, or, without sub-blocks,
+//! `w = d·(code_i − OFFSET) + m`. Codes are unsigned bytes. The folders state their bounds for N1.
+
+mod float;
+mod iq4_nl;
+mod iq4_xs;
+mod q2_k;
+mod q3_k;
+mod q4_0;
+mod q4_1;
+mod q4_k;
+mod q5_0;
+mod q5_1;
+mod q5_k;
+mod q6_k;
+mod q8_0;
+
+#[cfg(test)]
+pub(crate) mod tests;
+
+pub use iq4_nl::TABLE as IQ4_TABLE;
+
+pub(crate) use float::{Bf16, F16, F32, Float, I8};
+pub(crate) use iq4_nl::Iq4Nl;
+pub(crate) use iq4_xs::Iq4Xs;
+pub(crate) use q2_k::Q2K;
+pub(crate) use q3_k::Q3K;
+pub(crate) use q4_0::Q4_0;
+pub(crate) use q4_1::Q4_1;
+pub(crate) use q4_k::Q4K;
+pub(crate) use q5_0::Q5_0;
+pub(crate) use q5_1::Q5_1;
+pub(crate) use q5_k::Q5K;
+pub(crate) use q6_k::Q6K;
+pub(crate) use q8_0::Q8_0;
+
+/// Rows of a panel, and lanes of a product.
+pub const PANEL: usize = 16;
+
+/// A block without sub-blocks: 32 codes, a scale, perhaps a minimum.
+pub(crate) struct Small {
+    pub(crate) codes: [u8; 32],
+    pub(crate) d: f32,
+    /// Added to every weight; zero in formats without it.
+    pub(crate) m: f32,
+}
+
+/// A super-block: 256 codes in 16 sub-blocks of 16 (formats with sub-blocks of 32 repeat each scale twice).
+pub(crate) struct Super {
+    pub(crate) codes: [u8; 256],
+    pub(crate) scales: [i32; 16],
+    pub(crate) mins: [i32; 16],
+    pub(crate) d: f32,
+    pub(crate) dmin: f32,
+}
+
+/// What all formats state.
+pub(crate) trait Block {
+    /// Its name.
+    const FORMAT: Format;
+    /// Weights a block.
+    const LEN: usize;
+    /// Bytes a block.
+    const BYTES: usize;
+    /// Offsets of the 4-byte words in a block, in panel order.
+    const WORDS: &'static [usize];
+    /// Offsets of the 2-byte halves in a block, in panel order.
+    const HALVES: &'static [usize];
+}
+
+/// A format of [`Small`] blocks.
+pub(crate) trait SmallBlock: Block {
+    /// What is subtracted from a code.
+    const OFFSET: i32;
+    /// Whether there is a minimum.
+    const MIN: bool;
+    /// Reads a block of the file.
+    fn unpack(block: &[u8]) -> Small;
+}
+
+/// A format of [`Super`] blocks.
+pub(crate) trait SuperBlock: Block {
+    /// What is subtracted from a code.
+    const OFFSET: i32;
+    /// Whether there are minimums.
+    const MIN: bool;
+    /// Reads a block of the file.
+    fn unpack(block: &[u8]) -> Super;
+}
+
+/// A weight format, named as GGUF names it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[allow(missing_docs, non_camel_case_types)]
+pub enum Format {
+    F32,
+    F16,
+    BF16,
+    Q8_0,
+    Q4_0,
+    Q4_1,
+    Q5_0,
+    Q5_1,
+    IQ4_NL,
+    Q2_K,
+    Q3_K,
+    Q4_K,
+    Q5_K,
+    Q6_K,
+    IQ4_XS,
+}
+
+/// Calls `$small`, `$large` or `$float` by the shape of a format, with `$T` standing for its type.
+macro_rules! with_shape {
+    ($format:expr, $T:ident => small: $small:expr, large: $large:expr, float: $float:expr) => {
+        match $format {
+            $crate::format::Format::F32 => {
+                type $T = $crate::format::F32;
+                $float
+            }
+            $crate::format::Format::F16 => {
+                type $T = $crate::format::F16;
+                $float
+            }
+            $crate::format::Format::BF16 => {
+                type $T = $crate::format::Bf16;
+                $float
+            }
+            $crate::format::Format::Q8_0 => {
+                type $T = $crate::format::Q8_0;
+                $small
+            }
+            $crate::format::Format::Q4_0 => {
+                type $T = $crate::format::Q4_0;
+                $small
+            }
+            $crate::format::Format::Q4_1 => {
+                type $T = $crate::format::Q4_1;
+                $small
+            }
+            $crate::format::Format::Q5_0 => {
+                type $T = $crate::format::Q5_0;
+                $small
+            }
+            $crate::format::Format::Q5_1 => {
+                type $T = $crate::format::Q5_1;
+                $small
+            }
+            $crate::format::Format::IQ4_NL => {
+                type $T = $crate::format::Iq4Nl;
+                $small
+            }
+            $crate::format::Format::Q2_K => {
+                type $T = $crate::format::Q2K;
+                $large
+            }
+            $crate::format::Format::Q3_K => {
+                type $T = $crate::format::Q3K;
+                $large
+            }
+            $crate::format::Format::Q4_K => {
+                type $T = $crate::format::Q4K;
+                $large
+            }
+            $crate::format::Format::Q5_K => {
+                type $T = $crate::format::Q5K;
+                $large
+            }
+            $crate::format::Format::Q6_K => {
+                type $T = $crate::format::Q6K;
+                $large
+            }
+            $crate::format::Format::IQ4_XS => {
+                type $T = $crate::format::Iq4Xs;
+                $large
+            }
+        }
+    };
+}
+
+pub(crate) use with_shape;
+
+/// Which quantization of the activations a format multiplies with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum ActKind {
+    /// Floats as they are.
+    F32,
+    /// Signed bytes in blocks of 32.
+    Q32,
+    /// Signed bytes in blocks of 256.
+    Q256,
+}
+
+/// The geometry of a format.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Layout {
+    /// Weights a block.
+    pub len: usize,
+    /// Bytes a block.
+    pub bytes: usize,
+    words: &'static [usize],
+    halves: &'static [usize],
+}
+
+impl Format {
+    /// Every format.
+    pub const ALL: [Format; 15] = [
+        Format::F32,
+        Format::F16,
+        Format::BF16,
+        Format::Q8_0,
+        Format::Q4_0,
+        Format::Q4_1,
+        Format::Q5_0,
+        Format::Q5_1,
+        Format::IQ4_NL,
+        Format::Q2_K,
+        Format::Q3_K,
+        Format::Q4_K,
+        Format::Q5_K,
+        Format::Q6_K,
+        Format::IQ4_XS,
+    ];
+
+    /// The format of a GGUF tensor type id, if it is one of ours.
+    pub fn from_ggml_id(id: u32) -> Option<Format> {
+        Some(match id {
+            0 => Format::F32,
+            1 => Format::F16,
+            2 => Format::Q4_0,
+            3 => Format::Q4_1,
+            6 => Format::Q5_0,
+            7 => Format::Q5_1,
+            8 => Format::Q8_0,
+            10 => Format::Q2_K,
+            11 => Format::Q3_K,
+            12 => Format::Q4_K,
+            13 => Format::Q5_K,
+            14 => Format::Q6_K,
+            20 => Format::IQ4_NL,
+            23 => Format::IQ4_XS,
+            30 => Format::BF16,
+            _ => return None,
+        })
+    }
+
+    /// The geometry of its blocks.
+    pub fn layout(self) -> Layout {
+        with_shape!(self, F => small: Layout::of::<F>(), large: Layout::of::<F>(), float: Layout::of::<F>())
+    }
+
+    /// What its activations are quantized to.
+    pub fn act_kind(self) -> ActKind {
+        with_shape!(self, _F => small: ActKind::Q32, large: ActKind::Q256, float: ActKind::F32)
+    }
+
+    /// Bytes of a row of `k` weights; `k` must be a multiple of the block length.
+    pub fn row_bytes(self, k: usize) -> usize {
+        let layout = self.layout();
+        debug_assert_eq!(k % layout.len, 0);
+        k / layout.len * layout.bytes
+    }
+
+    /// Expands blocks as a file stores them. `out.len()` must be a multiple of the block length and `raw` hold exactly its bytes.
+    ///
+    /// The values are those that ggml's own expansion gives, bit for bit.
+    pub fn dequantize(self, raw: &[u8], out: &mut [f32]) {
+        let layout = self.layout();
+        assert_eq!(raw.len(), out.len() / layout.len * layout.bytes, "bytes of {self:?} blocks");
+        for (block, values) in raw.chunks_exact(layout.bytes).zip(out.chunks_exact_mut(layout.len)) {
+            with_shape!(self, F =>
+                small: expand_small(&F::unpack(block), F::OFFSET, F::MIN, values),
+                large: expand_super(&F::unpack(block), F::OFFSET, F::MIN, values),
+                float: values[0] = F::widen(block));
+        }
+    }
+}
+
+fn expand_small(block: &Small, offset: i32, min: bool, out: &mut [f32]) {
+    for (x, c) in out.iter_mut().zip(block.codes) {
+        let product = (i32::from(c) - offset) as f32 * block.d;
+        *x = if min { product + block.m } else { product };
+    }
+}
+
+fn expand_super(block: &Super, offset: i32, min: bool, out: &mut [f32]) {
+    for (s, part) in out.chunks_exact_mut(16).enumerate() {
+        let scale = block.d * block.scales[s] as f32;
+        let least = block.dmin * block.mins[s] as f32;
+        for (x, c) in part.iter_mut().zip(&block.codes[16 * s..]) {
+            let product = scale * (i32::from(*c) - offset) as f32;
+            *x = if min { product - least } else { product };
+        }
+    }
+}
+
+impl Layout {
+    pub(crate) const fn of<F: Block>() -> Layout {
+        Layout { len: F::LEN, bytes: F::BYTES, words: F::WORDS, halves: F::HALVES }
+    }
+
+    /// Bytes of the word area of a panel of `blocks` blocks a row; the area of the halves follows it.
+    pub fn word_area(&self, blocks: usize) -> usize {
+        blocks * self.words.len() * 4 * PANEL
+    }
+
+    /// Makes one panel of up to 16 rows. `rows` holds them one after another as in the file; missing rows become zero bytes.
+    ///
+    /// Cost: one pass of 4-byte copies; reads 16 streams, writes one.
+    pub fn pack_panel(&self, rows: &[u8], row_bytes: usize, panel: &mut [u8]) {
+        assert_eq!(panel.len(), PANEL * row_bytes);
+        let present = rows.len() / row_bytes;
+        assert!(present <= PANEL && rows.len() == present * row_bytes, "whole rows, at most 16");
+        let blocks = row_bytes / self.bytes;
+        let (words, halves) = panel.split_at_mut(self.word_area(blocks));
+        if present < PANEL {
+            words.fill(0);
+            halves.fill(0);
+        }
+        let word_bytes = self.words.len() * 4 * PANEL;
+        let half_bytes = self.halves.len() * 2 * PANEL;
+        for (lane, row) in rows.chunks_exact(row_bytes).enumerate() {
+            for (b, block) in row.chunks_exact(self.bytes).enumerate() {
+                let at = b * word_bytes + 4 * lane;
+                for (w, &offset) in self.words.iter().enumerate() {
+                    let to = at + w * 4 * PANEL;
+                    words[to..to + 4].copy_from_slice(&block[offset..offset + 4]);
+                }
+                let at = b * half_bytes + 2 * lane;
+                for (h, &offset) in self.halves.iter().enumerate() {
+                    let to = at + h * 2 * PANEL;
+                    halves[to..to + 2].copy_from_slice(&block[offset..offset + 2]);
+                }
+            }
+        }
+    }
+
+    /// Reads block `b` of row `lane` back from a panel, as the file had it. `block` must have [`Layout::bytes`] bytes.
+    pub fn gather(&self, panel: &[u8], blocks: usize, lane: usize, b: usize, block: &mut [u8]) {
+        let (words, halves) = panel.split_at(self.word_area(blocks));
+        for (w, &offset) in self.words.iter().enumerate() {
+            let from = ((b * self.words.len() + w) * PANEL + lane) * 4;
+            block[offset..offset + 4].copy_from_slice(&words[from..from + 4]);
+        }
+        for (h, &offset) in self.halves.iter().enumerate() {
+            let from = ((b * self.halves.len() + h) * PANEL + lane) * 2;
+            block[offset..offset + 2].copy_from_slice(&halves[from..from + 2]);
+        }
+    }
+}
+
+/// The `index`-th half-precision number of a block at a byte offset.
+pub(crate) fn half_at(block: &[u8], offset: usize) -> f32 {
+    crate::half::f16_to_f32(u16::from_le_bytes([block[offset], block[offset + 1]]))
+}
+
+/// Offsets of `N` words that follow each other from `first`.
+pub(crate) const fn words_from<const N: usize>(first: usize) -> [usize; N] {
+    let mut offsets = [0; N];
+    let mut i = 0;
+    while i < N {
+        offsets[i] = first + 4 * i;
+        i += 1;
+    }
+    offsets
+}
+
+/// The 16 weights' low nibbles, then the 16 high nibbles, of 16 bytes: the order of the 32-wide four-bit formats.
+pub(crate) fn nibbles(bytes: &[u8]) -> [u8; 32] {
+    std::array::from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
+}

@@ -1,0 +1,14 @@
+//! Q4_0 codes in AVX-512 registers.
+
+use std::arch::x86_64::*;
+
+use super::Q4_0;
+use crate::matmul::avx512::{Small512, nibbles};
+
+impl Small512 for Q4_0 {
+    #[inline(always)]
+    unsafe fn codes(words: *const u8) -> [__m512i; 8] {
+        // SAFETY: four words by the caller.
+        unsafe { nibbles(words, 0) }
+    }
+}

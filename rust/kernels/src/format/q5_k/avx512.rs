@@ -1,0 +1,37 @@
+//! Q5_K in AVX-512 registers.
+
+use std::arch::x86_64::*;
+
+use super::Q5K;
+use crate::format::q4_k::avx512::{six_bit_mins, six_bit_scales, sub_nibbles};
+use crate::matmul::avx512::{Super512, load};
+
+impl Super512 for Q5K {
+    const SUB: usize = 32;
+
+    #[inline(always)]
+    unsafe fn scales(words: *const u8, _halves: *const u8) -> [__m512i; 16] {
+        // SAFETY: three words of scales by the caller.
+        unsafe { six_bit_scales(words) }
+    }
+
+    #[inline(always)]
+    unsafe fn mins(words: *const u8) -> [__m512i; 8] {
+        // SAFETY: as above.
+        unsafe { six_bit_mins(words) }
+    }
+
+    #[inline(always)]
+    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize) -> [__m512i; 8] {
+        // SAFETY: eight words of fifth bits follow the scales, then the nibbles. Bit `4 · half + RUN` of a byte is this sub-block's.
+        unsafe {
+            let mut codes = sub_nibbles::<RUN>(words, 11, half);
+            let bit = _mm512_set1_epi8((1u32 << (4 * half + RUN)) as u8 as i8);
+            for (w, code) in codes.iter_mut().enumerate() {
+                let set = _mm512_test_epi8_mask(load(words, 3 + w), bit);
+                *code = _mm512_mask_add_epi8(*code, set, *code, _mm512_set1_epi8(16));
+            }
+            codes
+        }
+    }
+}

@@ -1,0 +1,417 @@
+//! Sixteen virtual lanes, the vector type of every float kernel that is not a product (N3).
+//!
+//! A kernel is written once over [`Lanes`] and stamped out for each set with [`stamp!`]. An implementation performs per lane exactly the operation
+//! that [`Scalar`] performs, so the sets agree by construction: AVX-512 has one register, AVX2 two, plain code an array.
+
+use crate::order;
+
+/// Sixteen floats. Every operation works lane by lane.
+///
+/// # Safety
+/// Every function needs the instructions of its set; those with pointers need 16 valid elements. Callers are stamped entry points, which state both.
+pub(crate) unsafe trait Lanes: Copy {
+    unsafe fn splat(x: f32) -> Self;
+    unsafe fn load(at: *const f32) -> Self;
+    unsafe fn store(self, at: *mut f32);
+    unsafe fn add(self, other: Self) -> Self;
+    unsafe fn sub(self, other: Self) -> Self;
+    unsafe fn mul(self, other: Self) -> Self;
+    unsafe fn div(self, other: Self) -> Self;
+    /// `self · b + c`, fused.
+    unsafe fn fma(self, b: Self, c: Self) -> Self;
+    /// `self · b − c`, fused.
+    unsafe fn fms(self, b: Self, c: Self) -> Self;
+    /// `self > other ? self : other`, so a NaN in `self` yields `other`.
+    unsafe fn max(self, other: Self) -> Self;
+    /// [`order::exp`].
+    unsafe fn exp(self) -> Self;
+    /// The magnitude.
+    unsafe fn abs(self) -> Self;
+    /// The magnitude of `self` with the sign bit of `other`; the sign of `self` must be clear.
+    unsafe fn with_sign_of(self, other: Self) -> Self;
+
+    /// The lanes as an array.
+    #[inline(always)]
+    unsafe fn to_array(self) -> [f32; 16] {
+        let mut lanes = [0.0; 16];
+        // SAFETY: the array has 16 floats.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes
+    }
+
+    /// [`order::silu`].
+    #[inline(always)]
+    unsafe fn silu(self) -> Self {
+        // SAFETY: passed on. Negation flips the sign bit, as in the scalar formula: 0 − x would differ for x = 0.
+        unsafe {
+            let negated = self.mul(Self::splat(-1.0));
+            self.div(Self::splat(1.0).add(negated.exp()))
+        }
+    }
+
+    /// [`order::gelu`].
+    #[inline(always)]
+    unsafe fn gelu(self) -> Self {
+        // SAFETY: passed on.
+        unsafe {
+            let one = Self::splat(1.0);
+            let cubic = Self::splat(order::GELU_CUBIC).mul(self).fma(self, one);
+            let inner = Self::splat(order::GELU_SCALE).mul(self).mul(cubic);
+            Self::splat(0.5).mul(self).mul(one.add(inner.tanh()))
+        }
+    }
+
+    /// [`order::tanh`].
+    #[inline(always)]
+    unsafe fn tanh(self) -> Self {
+        // SAFETY: passed on.
+        unsafe {
+            let one = Self::splat(1.0);
+            let magnitude = self.abs();
+            let t = one.sub(Self::splat(2.0).div(magnitude.add(magnitude).exp().add(one)));
+            t.with_sign_of(self)
+        }
+    }
+}
+
+/// Plain code: the specification.
+#[derive(Clone, Copy)]
+pub(crate) struct Scalar([f32; 16]);
+
+impl Scalar {
+    #[inline(always)]
+    fn zip(self, other: Self, f: impl Fn(f32, f32) -> f32) -> Self {
+        Scalar(std::array::from_fn(|i| f(self.0[i], other.0[i])))
+    }
+}
+
+// SAFETY: needs no instructions beyond the target's; pointers as the trait demands.
+unsafe impl Lanes for Scalar {
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Scalar([x; 16])
+    }
+    #[inline(always)]
+    unsafe fn load(at: *const f32) -> Self {
+        // SAFETY: 16 floats by the caller; the array's alignment is a float's.
+        Scalar(unsafe { at.cast::<[f32; 16]>().read_unaligned() })
+    }
+    #[inline(always)]
+    unsafe fn store(self, at: *mut f32) {
+        // SAFETY: as in `load`.
+        unsafe { at.cast::<[f32; 16]>().write_unaligned(self.0) }
+    }
+    #[inline(always)]
+    unsafe fn add(self, other: Self) -> Self {
+        self.zip(other, |a, b| a + b)
+    }
+    #[inline(always)]
+    unsafe fn sub(self, other: Self) -> Self {
+        self.zip(other, |a, b| a - b)
+    }
+    #[inline(always)]
+    unsafe fn mul(self, other: Self) -> Self {
+        self.zip(other, |a, b| a * b)
+    }
+    #[inline(always)]
+    unsafe fn div(self, other: Self) -> Self {
+        self.zip(other, |a, b| a / b)
+    }
+    #[inline(always)]
+    unsafe fn fma(self, b: Self, c: Self) -> Self {
+        Scalar(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], c.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn fms(self, b: Self, c: Self) -> Self {
+        Scalar(std::array::from_fn(|i| self.0[i].mul_add(b.0[i], -c.0[i])))
+    }
+    #[inline(always)]
+    unsafe fn max(self, other: Self) -> Self {
+        self.zip(other, |a, b| if a > b { a } else { b })
+    }
+    #[inline(always)]
+    unsafe fn exp(self) -> Self {
+        Scalar(self.0.map(order::exp))
+    }
+    #[inline(always)]
+    unsafe fn abs(self) -> Self {
+        Scalar(self.0.map(|x| f32::from_bits(x.to_bits() & 0x7fff_ffff)))
+    }
+    #[inline(always)]
+    unsafe fn with_sign_of(self, other: Self) -> Self {
+        self.zip(other, |a, b| f32::from_bits(a.to_bits() | b.to_bits() & 0x8000_0000))
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::{Lanes, order};
+
+    const NEAREST: i32 = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+
+    /// One AVX-512 register. Needs AVX-512 F.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx512(__m512);
+
+    // SAFETY (of each block below): intrinsics on values need only the instruction set, which the trait demands of callers; loads and stores
+    // also the 16 elements that it demands.
+    unsafe impl Lanes for Avx512 {
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> Self {
+            // SAFETY: see above.
+            Avx512(unsafe { _mm512_set1_ps(x) })
+        }
+        #[inline(always)]
+        unsafe fn load(at: *const f32) -> Self {
+            // SAFETY: see above.
+            Avx512(unsafe { _mm512_loadu_ps(at) })
+        }
+        #[inline(always)]
+        unsafe fn store(self, at: *mut f32) {
+            // SAFETY: see above.
+            unsafe { _mm512_storeu_ps(at, self.0) }
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            // SAFETY: see above.
+            Avx512(unsafe { _mm512_add_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            // SAFETY: see above.
+            Avx512(unsafe { _mm512_sub_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            // SAFETY: see above.
+            Avx512(unsafe { _mm512_mul_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn div(self, other: Self) -> Self {
+            // SAFETY: see above.
+            Avx512(unsafe { _mm512_div_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn fma(self, b: Self, c: Self) -> Self {
+            // SAFETY: see above.
+            Avx512(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
+        }
+        #[inline(always)]
+        unsafe fn fms(self, b: Self, c: Self) -> Self {
+            // SAFETY: see above.
+            Avx512(unsafe { _mm512_fmsub_ps(self.0, b.0, c.0) })
+        }
+        #[inline(always)]
+        unsafe fn max(self, other: Self) -> Self {
+            // SAFETY: see above. `vmaxps` returns its second operand unless the first is greater.
+            Avx512(unsafe { _mm512_max_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn exp(self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let clamped = _mm512_min_ps(_mm512_set1_ps(order::EXP_MAX), self.0);
+                let n = _mm512_roundscale_ps::<NEAREST>(_mm512_mul_ps(clamped, _mm512_set1_ps(order::LOG2_E)));
+                let r = _mm512_fmadd_ps(n, _mm512_set1_ps(-order::LN2_HIGH), clamped);
+                let r = _mm512_fmadd_ps(n, _mm512_set1_ps(-order::LN2_LOW), r);
+                let mut p = _mm512_set1_ps(order::EXP_POLY[0]);
+                for c in &order::EXP_POLY[1..] {
+                    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*c));
+                }
+                let exponent = _mm512_add_epi32(_mm512_cvtps_epi32(n), _mm512_set1_epi32(127));
+                let power = _mm512_castsi512_ps(_mm512_slli_epi32::<23>(exponent));
+                let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(order::EXP_MIN));
+                Avx512(_mm512_maskz_mul_ps(kept, p, power))
+            }
+        }
+        #[inline(always)]
+        unsafe fn abs(self) -> Self {
+            // SAFETY: see above.
+            Avx512(unsafe { _mm512_abs_ps(self.0) })
+        }
+        #[inline(always)]
+        unsafe fn with_sign_of(self, other: Self) -> Self {
+            // SAFETY: see above. self | (other & sign).
+            unsafe {
+                let sign = _mm512_set1_epi32(i32::MIN);
+                Avx512(_mm512_castsi512_ps(_mm512_ternarylogic_epi32::<0xf8>(
+                    _mm512_castps_si512(self.0),
+                    _mm512_castps_si512(other.0),
+                    sign,
+                )))
+            }
+        }
+    }
+
+    /// Two AVX2 registers, lanes 0–7 and 8–15. Needs AVX2 and FMA.
+    #[derive(Clone, Copy)]
+    pub(crate) struct Avx2([__m256; 2]);
+
+    macro_rules! both {
+        ($f:ident, $($v:expr),+) => { Avx2([$f($($v.0[0]),+), $f($($v.0[1]),+)]) };
+    }
+
+    #[inline(always)]
+    unsafe fn exp_half(x: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe {
+            let clamped = _mm256_min_ps(_mm256_set1_ps(order::EXP_MAX), x);
+            let n = _mm256_round_ps::<NEAREST>(_mm256_mul_ps(clamped, _mm256_set1_ps(order::LOG2_E)));
+            let r = _mm256_fmadd_ps(n, _mm256_set1_ps(-order::LN2_HIGH), clamped);
+            let r = _mm256_fmadd_ps(n, _mm256_set1_ps(-order::LN2_LOW), r);
+            let mut p = _mm256_set1_ps(order::EXP_POLY[0]);
+            for c in &order::EXP_POLY[1..] {
+                p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(*c));
+            }
+            let exponent = _mm256_add_epi32(_mm256_cvtps_epi32(n), _mm256_set1_epi32(127));
+            let power = _mm256_castsi256_ps(_mm256_slli_epi32::<23>(exponent));
+            let kept = _mm256_cmp_ps::<_CMP_NLT_UQ>(x, _mm256_set1_ps(order::EXP_MIN));
+            _mm256_and_ps(_mm256_mul_ps(p, power), kept)
+        }
+    }
+
+    unsafe impl Lanes for Avx2 {
+        #[inline(always)]
+        unsafe fn splat(x: f32) -> Self {
+            // SAFETY: see above.
+            Avx2(unsafe { [_mm256_set1_ps(x); 2] })
+        }
+        #[inline(always)]
+        unsafe fn load(at: *const f32) -> Self {
+            // SAFETY: see above.
+            Avx2(unsafe { [_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8))] })
+        }
+        #[inline(always)]
+        unsafe fn store(self, at: *mut f32) {
+            // SAFETY: see above.
+            unsafe {
+                _mm256_storeu_ps(at, self.0[0]);
+                _mm256_storeu_ps(at.add(8), self.0[1]);
+            }
+        }
+        #[inline(always)]
+        unsafe fn add(self, other: Self) -> Self {
+            // SAFETY: see above.
+            unsafe { both!(_mm256_add_ps, self, other) }
+        }
+        #[inline(always)]
+        unsafe fn sub(self, other: Self) -> Self {
+            // SAFETY: see above.
+            unsafe { both!(_mm256_sub_ps, self, other) }
+        }
+        #[inline(always)]
+        unsafe fn mul(self, other: Self) -> Self {
+            // SAFETY: see above.
+            unsafe { both!(_mm256_mul_ps, self, other) }
+        }
+        #[inline(always)]
+        unsafe fn div(self, other: Self) -> Self {
+            // SAFETY: see above.
+            unsafe { both!(_mm256_div_ps, self, other) }
+        }
+        #[inline(always)]
+        unsafe fn fma(self, b: Self, c: Self) -> Self {
+            // SAFETY: see above.
+            unsafe { both!(_mm256_fmadd_ps, self, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn fms(self, b: Self, c: Self) -> Self {
+            // SAFETY: see above.
+            unsafe { both!(_mm256_fmsub_ps, self, b, c) }
+        }
+        #[inline(always)]
+        unsafe fn max(self, other: Self) -> Self {
+            // SAFETY: see above. `vmaxps` returns its second operand unless the first is greater.
+            unsafe { both!(_mm256_max_ps, self, other) }
+        }
+        #[inline(always)]
+        unsafe fn exp(self) -> Self {
+            // SAFETY: see above.
+            unsafe { both!(exp_half, self) }
+        }
+        #[inline(always)]
+        unsafe fn abs(self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff));
+                Avx2(self.0.map(
+                    #[inline(always)]
+                    |x| _mm256_and_ps(x, magnitude),
+                ))
+            }
+        }
+        #[inline(always)]
+        unsafe fn with_sign_of(self, other: Self) -> Self {
+            // SAFETY: see above.
+            unsafe {
+                let sign = Avx2([_mm256_set1_ps(-0.0); 2]);
+                let sign = both!(_mm256_and_ps, other, sign);
+                both!(_mm256_or_ps, self, sign)
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) use x86::{Avx2, Avx512};
+
+/// Stamps a kernel written over [`Lanes`] for each set: `stamp!(name, body, (argument: type, …) -> result)` makes a module `name` with `scalar`, `avx2`
+/// and `avx512`, each an `unsafe fn` whose one demand is that the CPU has the set.
+macro_rules! stamp {
+    ($name:ident, $body:ident, ($($arg:ident : $ty:ty),*) $(-> $out:ty)?) => {
+        mod $name {
+            #[allow(unused_imports)]
+            use super::*;
+            /// # Safety
+            /// None beyond the body's.
+            pub(super) unsafe fn scalar($($arg: $ty),*) $(-> $out)? {
+                // SAFETY: plain code needs no instructions.
+                unsafe { $body::<$crate::lanes::Scalar>($($arg),*) }
+            }
+            /// # Safety
+            /// The CPU must have AVX2 and FMA.
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx2,fma,f16c")]
+            pub(super) unsafe fn avx2($($arg: $ty),*) $(-> $out)? {
+                // SAFETY: the caller has the set.
+                unsafe { $body::<$crate::lanes::Avx2>($($arg),*) }
+            }
+            /// # Safety
+            /// The CPU must have AVX-512 F.
+            #[cfg(target_arch = "x86_64")]
+            #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+            pub(super) unsafe fn avx512($($arg: $ty),*) $(-> $out)? {
+                // SAFETY: the caller has the set.
+                unsafe { $body::<$crate::lanes::Avx512>($($arg),*) }
+            }
+        }
+    };
+}
+pub(crate) use stamp;
+
+/// Applies `f` to sixteen elements of `a` and `b` at a time, results to `out`; the tail goes through a padded copy.
+///
+/// # Safety
+/// The CPU must have the set of `L`.
+#[inline(always)]
+pub(crate) unsafe fn zip<L: Lanes>(a: &[f32], b: &[f32], out: &mut [f32], f: impl Fn(L, L) -> L) {
+    assert!(a.len() == out.len() && b.len() == out.len());
+    let whole = out.len() / 16 * 16;
+    let mut i = 0;
+    while i < whole {
+        // SAFETY: i + 16 elements exist in all three.
+        unsafe { f(L::load(a.as_ptr().add(i)), L::load(b.as_ptr().add(i))).store(out.as_mut_ptr().add(i)) };
+        i += 16;
+    }
+    if whole < out.len() {
+        let (mut pa, mut pb, mut po) = ([0.0; 16], [0.0; 16], [0.0; 16]);
+        pa[..a.len() - whole].copy_from_slice(&a[whole..]);
+        pb[..b.len() - whole].copy_from_slice(&b[whole..]);
+        // SAFETY: arrays of 16.
+        unsafe { f(L::load(pa.as_ptr()), L::load(pb.as_ptr())).store(po.as_mut_ptr()) };
+        let rest = out.len() - whole;
+        out[whole..].copy_from_slice(&po[..rest]);
+    }
+}

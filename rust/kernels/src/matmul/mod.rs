@@ -1,0 +1,205 @@
+//! out[m, n] = x[m, k] · w[n, k]ᵀ : panels of 16 weight rows times packed tiles of activation rows.
+//!
+//! In: panels ([`crate::format`]), tiles ([`crate::act`]). Out: rows of floats, 16 columns a panel.
+//!
+//! - **M1** Per output and block, in ascending blocks: integers exactly (N1), then `acc = fma(d_w · d_a, sum, acc)`, then, in a format with minimums,
+//!   a second step: `acc = fma(m_w, d_a·Σa, acc)` for blocks of 32, `acc = fma(−(dmin_w · d_a), Σ min·Σa, acc)` for blocks of 256.
+//! - **M2** Float weights: `acc = fma(w, x, acc)`, k ascending.
+//! - **M3** Columns past `n` are computed from zero rows and never stored.
+//!
+//! Cost: each panel is read from memory once for all m rows; while the last tile walks a panel the next one is prefetched, so that reading and
+//! computing overlap.
+
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx512;
+pub(crate) mod scalar;
+
+#[cfg(test)]
+mod tests;
+
+use crate::act::{ActKind, tiles};
+use crate::format::{Format, PANEL};
+
+/// Weights as panels: `n` rows of `k`.
+#[derive(Debug, Clone, Copy)]
+pub struct Panels<'a> {
+    format: Format,
+    n: usize,
+    k: usize,
+    bytes: &'a [u8],
+}
+
+impl<'a> Panels<'a> {
+    /// Wraps panels that [`crate::format::Layout::pack_panel`] made.
+    ///
+    /// # Panics
+    /// If the bytes are not `ceil(n / 16)` panels of `k` weights a row.
+    pub fn new(format: Format, n: usize, k: usize, bytes: &'a [u8]) -> Self {
+        assert_eq!(k % format.layout().len, 0, "whole blocks");
+        assert_eq!(bytes.len(), n.div_ceil(PANEL) * PANEL * format.row_bytes(k), "whole panels");
+        Panels { format, n, k, bytes }
+    }
+
+    /// Number of panels.
+    pub fn count(&self) -> usize {
+        self.n.div_ceil(PANEL)
+    }
+
+    /// Inner size.
+    pub fn k(&self) -> usize {
+        self.k
+    }
+
+    /// Number of weight rows, that is outputs.
+    pub fn n(&self) -> usize {
+        self.n
+    }
+
+    /// The weight format.
+    pub fn format(&self) -> Format {
+        self.format
+    }
+
+    /// Expands weight row `row` to `k` floats, exactly as [`Format::dequantize`] does from the file.
+    pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.n && out.len() == self.k);
+        let layout = self.format.layout();
+        let blocks = self.k / layout.len;
+        let panel = self.panel(row / PANEL);
+        let mut block = [0u8; 256];
+        for (b, values) in out.chunks_exact_mut(layout.len).enumerate() {
+            layout.gather(panel, blocks, row % PANEL, b, &mut block[..layout.bytes]);
+            self.format.dequantize(&block[..layout.bytes], values);
+        }
+    }
+
+    fn panel(&self, p: usize) -> &'a [u8] {
+        let size = PANEL * self.format.row_bytes(self.k);
+        &self.bytes[p * size..(p + 1) * size]
+    }
+}
+
+/// `m` rows of packed activations.
+#[derive(Debug, Clone, Copy)]
+pub struct Acts<'a> {
+    kind: ActKind,
+    m: usize,
+    k: usize,
+    words: &'a [u32],
+}
+
+impl<'a> Acts<'a> {
+    /// Wraps the packed tiles of `m` rows of `k` values.
+    ///
+    /// # Panics
+    /// If the words are not exactly those tiles.
+    pub fn new(kind: ActKind, m: usize, k: usize, words: &'a [u32]) -> Self {
+        assert_eq!(words.len(), m * kind.row_words(k), "whole tiles");
+        Acts { kind, m, k, words }
+    }
+
+    /// Number of rows.
+    pub fn m(&self) -> usize {
+        self.m
+    }
+}
+
+/// Where the outputs go: column `c` of row `r` at `data + r·stride + c`.
+///
+/// Threads write disjoint columns of the same rows, so this carries a pointer; whoever makes one promises that nobody else touches the columns that
+/// a call will write, while it runs.
+#[derive(Debug, Clone, Copy)]
+pub struct Out {
+    data: *mut f32,
+    stride: usize,
+}
+
+// SAFETY: an `Out` is only a place; `Out::new` puts the duty of disjoint writes on its maker.
+unsafe impl Send for Out {}
+// SAFETY: as above.
+unsafe impl Sync for Out {}
+
+impl Out {
+    /// Names a place for rows `stride` floats apart.
+    ///
+    /// # Safety
+    /// `data` must be valid for writes of every row and column that calls with this value address, and during a call no one else may access the
+    /// columns that it writes.
+    pub unsafe fn new(data: *mut f32, stride: usize) -> Self {
+        Out { data, stride }
+    }
+}
+
+/// One tile times one panel: what a micro-kernel gets.
+#[derive(Clone, Copy)]
+pub(crate) struct Tile {
+    /// The panel.
+    pub(crate) panel: *const u8,
+    /// The panel to prefetch meanwhile (possibly the same one).
+    pub(crate) next: *const u8,
+    /// Blocks a row.
+    pub(crate) blocks: usize,
+    /// The tile of activations.
+    pub(crate) act: *const u32,
+    /// Rows of the tile.
+    pub(crate) rows: usize,
+    /// Its inner size.
+    pub(crate) k: usize,
+    /// Output of its first row and the panel's first column.
+    pub(crate) out: *mut f32,
+    /// Floats between rows of the output.
+    pub(crate) stride: usize,
+    /// Columns to store, 1 to 16.
+    pub(crate) columns: usize,
+}
+
+/// A micro-kernel for one format.
+///
+/// # Safety
+/// The pointers must be valid for the sizes that the other fields give, the output for `columns` columns of `rows` rows, and the CPU must have the
+/// set's instructions.
+pub(crate) type TileFn = unsafe fn(&Tile);
+
+/// Computes the columns of panels `first .. first + count` for all rows of `x`.
+///
+/// # Panics
+/// If the panels are out of range, or `x` has another inner size or another kind than the weights want.
+///
+/// # Safety
+/// `out` must be valid for all rows of `x` and the columns of these panels (see [`Out::new`]), and `tile` must be of a set that the CPU has.
+pub(crate) unsafe fn run(
+    tile: TileFn,
+    kind: ActKind,
+    w: &Panels<'_>,
+    first: usize,
+    count: usize,
+    x: &Acts<'_>,
+    out: Out,
+) {
+    assert!(first + count <= w.count(), "panels {first}+{count} of {}", w.count());
+    assert_eq!((x.k, x.kind), (w.k, kind), "activations fit the weights");
+    let row_words = x.kind.row_words(x.k);
+    let last_tile = tiles(x.m).last().map_or(0, |(row, _)| row);
+    for p in first..first + count {
+        let panel = w.panel(p).as_ptr();
+        let following = if p + 1 < first + count { w.panel(p + 1).as_ptr() } else { panel };
+        for (row, rows) in tiles(x.m) {
+            let one = Tile {
+                panel,
+                next: if row == last_tile { following } else { panel },
+                blocks: w.k / w.format.layout().len,
+                act: x.words[row * row_words..(row + rows) * row_words].as_ptr(),
+                rows,
+                k: w.k,
+                // SAFETY: the caller promises that these rows and columns are valid.
+                out: unsafe { out.data.add(row * out.stride + p * PANEL) },
+                stride: out.stride,
+                columns: (w.n - p * PANEL).min(PANEL),
+            };
+            // SAFETY: panel and tile are slices of exactly the sizes that `one` states; output and instruction set by the caller.
+            unsafe { tile(&one) };
+        }
+    }
+}

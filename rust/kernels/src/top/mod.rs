@@ -1,0 +1,1 @@
+//! What is wanted of a row of logits without the row: the greatest, and the K greatest.
