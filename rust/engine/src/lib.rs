@@ -4,5 +4,6 @@ pub mod error;
 pub mod gguf;
 pub mod limits;
 pub mod sample;
+pub mod vocab;
 
 pub use error::{Error, Result};

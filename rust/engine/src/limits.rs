@@ -43,3 +43,6 @@ pub const DEFAULT_ALIGNMENT: u64 = 32;
 
 /// Files of a split model. Each stays open, and a process may commonly open 1 024.
 pub const MAX_SPLIT_FILES: u64 = 256;
+
+/// Bytes of all stop texts of one request together: each becomes a node of an automaton, 24 bytes.
+pub const MAX_STOP_BYTES: u64 = 1 << 16;
