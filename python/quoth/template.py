@@ -267,10 +267,10 @@ def _failure(error: Exception) -> TemplateError:
 
 
 def _line(traceback: TracebackType | None) -> int | None:
-    """The line of the innermost frame that is a template's."""
+    """Find the line of the innermost frame that is a template's; jinja2 rewrites these frames and marks them."""
     found = None
     while traceback is not None:
-        if "__jinja_template__" in traceback.tb_frame.f_globals:
+        if "__jinja_exception__" in traceback.tb_frame.f_globals:
             found = traceback.tb_lineno
         traceback = traceback.tb_next
     return found

@@ -81,6 +81,7 @@ class Tokenizer:
         self._token_bytes = token_bytes
         by_score = self.model == "llama"
         wants_bos = by_score or self.model == "gemma4" or (self._cuts is not None and self._cuts.add_bos)
+        # Files of this kind that deny the token are wrong: without it the models write nonsense.
         self.add_bos: Final = self.model == "gemma4" or _flag(metadata, "tokenizer.ggml.add_bos_token", wants_bos)
         self.add_eos: Final = _flag(metadata, "tokenizer.ggml.add_eos_token", False)
         self.add_space_prefix: Final = by_score and _flag(metadata, "tokenizer.ggml.add_space_prefix", True)
@@ -242,9 +243,6 @@ class Tokenizer:
         _check_text(text)
         prefix = self.add_space_prefix if add_space_prefix is None else add_space_prefix
         encoder = self._built()
-        if errors == "strict" and (lost := encoder.unspelled(text)):
-            at = next(at for at, character in enumerate(text) if character in lost)
-            raise TokenizerError(f"the vocabulary has no token for U+{ord(text[at]):04X}, found at character {at}")
         ids: list[int] = []
         by_score = self.model == "llama"
         behind_special = True
@@ -253,6 +251,9 @@ class Tokenizer:
                 ids.append(part)
                 behind_special = True
                 continue
+            if errors == "strict" and (lost := encoder.unspelled(part)):
+                at = min(map(text.index, lost))
+                raise TokenizerError(f"the vocabulary has no token for U+{ord(text[at]):04X}, found at character {at}")
             if prefix and behind_special and (by_score or not (ids or part.startswith(" "))):
                 part = " " + part
             ids += encoder.encode(part)

@@ -10,7 +10,7 @@ C3  Text is cut between two characters only if no token holds these two side by 
 
 A list of merges could not express C1: equals on the left and on the right of one character would need opposite ranks.
 Cost: 10 ms to prepare 32 000 tokens; half a second a megabyte of prose, n log n in the length of a chunk (worst, one
-chunk: 10 s).
+chunk: 4 s).
 Source: sentencepiece's BPE encoder, as llama.cpp runs it on GGUF vocabularies.
 """
 

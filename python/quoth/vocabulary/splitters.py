@@ -10,7 +10,8 @@ S4  `whole_words` means that a word which is a token stays whole even where merg
 
 The expressions are facts published with the models (their `tokenizer.json`) and collected in llama.cpp's table of
 names. Where that table holds an approximation and the original is known, the original stands here.
-Cost: a dictionary of about ninety entries, built at import.
+Cost: a dictionary of about ninety entries, built at import. Splitting is linear, but for those that count digits from the
+right (tiny_aya, superbpe, afmoe): there it grows with the square of the length of a number.
 """
 
 from __future__ import annotations
@@ -75,6 +76,7 @@ _KIMI = (
     rf"|\p{{N}}{{1,3}}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|{_SPACE}"
 )
 _SPACE_BY_POWERS = "|".join(rf"\s{{{n}}}(?!\S)" for n in (512, 256, 128, 64, 32, 16, 8, 4)) + r"|\s{1,2}(?!\S)|\s{1}"
+# Escaped, not spelled out: editors normalize some of these characters, and the ranges with them.
 _DEEPSEEK_LETTERS = (
     "A-Za-z\u00b5\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u01ba\u01bc-\u01bf\u01c4-\u0293\u0295-\u02af\u0370-\u0373\u0376"
     "\u0377\u037b-\u037d\u037f\u0386\u0388-\u038a\u038c\u038e-\u03a1\u03a3-\u03f5\u03f7-\u0481\u048a-\u052f"

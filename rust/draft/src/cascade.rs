@@ -158,6 +158,13 @@ impl Cascade {
         self.pending = None;
     }
 
+    /// Tells `BestRate` how far live timings are from its table, as [`crate::GateStats::scale`] says; a positive number.
+    pub fn set_cost_scale(&mut self, scale: f64) {
+        if let Some(rater) = &mut self.rater {
+            rater.set_scale(scale);
+        }
+    }
+
     /// Acceptance rates by match length, for each source in the order of `stats`.
     pub fn rates(&self) -> Vec<(String, [BucketRate; BUCKETS])> {
         let names = self.stats().into_iter().map(|stats| stats.name);

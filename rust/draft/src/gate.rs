@@ -6,16 +6,19 @@
 //!     last one on asking for drafts that did not come.
 //! G2  The estimated speedup is the sum of committed tokens over the sum of costs, over the last `window` verifications: a
 //!     ratio of sums. Plain steps are not in it: they are the same with and without a gate.
-//! G3  States: *open*; *closed*, for `wait` asked steps; *probing*, for `probe_steps` verifications. Opening or closing
-//!     follows the estimate; a failed probe doubles the wait up to `reprobe_max`; closing from open starts at `reprobe_after`.
+//! G3  States: *open*; *closed*, for `wait` asked steps; *probing*, for `probe_steps` verifications, after which the
+//!     estimate must reach `min_speedup + probe_margin`. A failed probe doubles the wait; closing from open starts again at
+//!     `reprobe_after`. A wait is never so short that the loss just made exceeds `loss_share` of it, nor over `reprobe_max`.
 //! G4  `balance` is what drafting has gained since the gate last opened (committed minus cost, minus idle drafting above
-//!     `idle_share`), kept at most at `credit`. A gate in debt by `max_debt` closes without waiting for more evidence; a
-//!     gate with a positive balance stays open through a dip of the estimate, so that it loses only what drafting earned.
+//!     `idle_share`), kept at most at `credit`. Open or probing, the gate closes when two verifications or more are in the
+//!     ring, the estimate is under `min_speedup` *and* the balance is at -`max_debt` or below; idle drafting closes it on
+//!     the balance alone. So a dip costs no more than what drafting has earned and `max_debt`, and a few cheap misses, which
+//!     prove nothing, do not shut out a text that would have gained.
 //! G5  After the ring was emptied the first draft is so short that it risks at most `first_risk` plain steps.
 //! G6  Time comes in as numbers. The same calls give the same decisions.
 //!
-//! What a run of useless drafts loses is then bounded: one short draft and a few of `min_draft` tokens per probe, and
-//! probes grow rarer, to one in `reprobe_max` steps.
+//! What useless drafts lose is then bounded: per probe `max_debt` and the excess of one verification, and probes grow
+//! rarer, to one in `reprobe_max` steps.
 //! Cost: constant per step. Sources: Fucina's cost gate (G2, G3, budget, rescale); G1's whole step, G4 and G5 are ours.
 
 use std::collections::VecDeque;
@@ -38,8 +41,6 @@ const PLAIN_STEP: f64 = 0.25;
 pub struct GateOptions {
     /// Verifications in the ring, 2 to 4096.
     pub window: usize,
-    /// Drafted tokens that the ring must hold before it is judged (and two verifications), 0 to 4096.
-    pub min_window_drafted: usize,
     /// Least estimated speedup that keeps the gate open, 0.5 to 10.
     pub min_speedup: f64,
     /// What a probe must show above `min_speedup`, 0 to 10.
@@ -56,10 +57,12 @@ pub struct GateOptions {
     pub adapt_budget: bool,
     /// Most plain steps that the first verification after an empty ring may cost above a plain step, 0 to 1000.
     pub first_risk: f64,
-    /// Debt in plain steps at which the gate closes at once, more than 0 to 1000.
+    /// Debt in plain steps that closes the gate if the estimate agrees, 0 to 1000.
     pub max_debt: f64,
     /// Gain in plain steps that a run may lose again before a bad estimate closes the gate, 0 to 1000.
     pub credit: f64,
+    /// Share of the following wait that the loss of a closed phase may amount to, 0.001 to 1.
+    pub loss_share: f64,
     /// Share of a plain step that drafting may take without counting as debt when no draft comes of it, 0 to 1.
     pub idle_share: f64,
     /// Timings left out of the live scale at the start, of plain steps and of verifications each: first runs are slow.
@@ -70,7 +73,6 @@ impl Default for GateOptions {
     fn default() -> Self {
         Self {
             window: 16,
-            min_window_drafted: 8,
             min_speedup: 1.0,
             probe_margin: 0.10,
             reprobe_after: 128,
@@ -80,7 +82,8 @@ impl Default for GateOptions {
             adapt_budget: true,
             first_risk: 0.5,
             max_debt: 1.0,
-            credit: 2.0,
+            credit: 8.0,
+            loss_share: 0.01,
             idle_share: 0.01,
             warmup: 1,
         }
@@ -99,7 +102,6 @@ impl GateOptions {
     /// The first option that is out of its range.
     pub fn validate(&self) -> Result<(), OptionsError> {
         check_range("window", self.window, 2, 4096)?;
-        check_range("min_window_drafted", self.min_window_drafted, 0, 4096)?;
         check_range("min_speedup", self.min_speedup, 0.5, 10.0)?;
         check_range("probe_margin", self.probe_margin, 0.0, 10.0)?;
         check_range("reprobe_after", self.reprobe_after, 1, u32::MAX)?;
@@ -107,8 +109,9 @@ impl GateOptions {
         check_range("probe_steps", self.probe_steps, 1, self.window)?;
         check_range("min_draft", self.min_draft, 1, MAX_DRAFT)?;
         check_range("first_risk", self.first_risk, 0.0, 1000.0)?;
-        check_range("max_debt", self.max_debt, f64::MIN_POSITIVE, 1000.0)?;
+        check_range("max_debt", self.max_debt, 0.0, 1000.0)?;
         check_range("credit", self.credit, 0.0, 1000.0)?;
+        check_range("loss_share", self.loss_share, 0.001, 1.0)?;
         check_range("idle_share", self.idle_share, 0.0, 1.0)
     }
 }
@@ -283,9 +286,14 @@ impl Gate {
     }
 
     /// Says that another request begins. A wait that earlier text has drawn out shrinks to `reprobe_after`, steps already
-    /// waited included, so that a request which can gain is not held shut by one that could not.
+    /// waited included, so that a request which can gain is not held shut by one that could not; and of what earlier text
+    /// has shown only as much as a probe would still counts, so that this one cannot lose what that one earned.
     pub fn begin_request(&mut self) {
         self.wait = self.wait.min(self.options.reprobe_after);
+        self.balance = self.balance.min(0.0);
+        while self.ring.len() > self.options.probe_steps {
+            self.ring.pop_front();
+        }
     }
 
     /// The longest draft worth asking for: at most `max_draft`, at least `min_draft` if that is not less.
@@ -323,7 +331,7 @@ impl Gate {
         let share = draft_ns as f64 / plain_ns;
         self.idle += share;
         self.balance -= (share - self.options.idle_share).max(0.0);
-        if self.balance <= -self.options.max_debt {
+        if self.balance <= -self.options.max_debt && share > self.options.idle_share {
             self.close(GateReason::Idle { share });
         }
     }
@@ -393,14 +401,12 @@ impl Gate {
     }
 
     fn judge(&mut self) {
-        let drafted: usize = self.ring.iter().map(|entry| entry.drafted).sum();
-        let several = self.ring.len() >= 2;
-        let in_debt = several && self.balance <= -self.options.max_debt;
-        let evaluable = several && drafted >= self.options.min_window_drafted;
-        let losing = evaluable && self.estimate() < self.options.min_speedup && self.balance <= 0.0;
+        let losing = self.ring.len() >= 2
+            && self.estimate() < self.options.min_speedup
+            && self.balance <= -self.options.max_debt;
         let probing = self.state == GateState::Probing;
         self.probe_left = self.probe_left.saturating_sub(1);
-        if in_debt || losing {
+        if losing {
             self.close(self.loss());
         } else if probing && self.probe_left == 0 {
             if self.estimate() >= self.options.min_speedup + self.options.probe_margin {
@@ -418,12 +424,15 @@ impl Gate {
     }
 
     fn close(&mut self, reason: GateReason) {
-        if self.state == GateState::Open {
+        let wait = if self.state == GateState::Open {
             self.trips += 1;
-            self.wait = self.options.reprobe_after;
+            self.options.reprobe_after
         } else {
-            self.wait = self.wait.saturating_mul(2).min(self.options.reprobe_max);
-        }
+            self.wait.saturating_mul(2)
+        };
+        // The cast saturates, and turns a gain into 0.
+        let earned = (-self.balance / self.options.loss_share).ceil() as u32;
+        self.wait = wait.max(earned).min(self.options.reprobe_max);
         self.state = GateState::Closed;
         self.reason = Some(reason);
         self.waited = 0;

@@ -155,7 +155,7 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub(crate) struct Avx512(__m512);
 
-    // SAFETY (of each block below): intrinsics on values need only the instruction set, which the trait demands of callers; loads and stores
+    // SAFETY: (of each block below too) intrinsics on values need only the instruction set, which the trait demands of callers; loads and stores
     // also the 16 elements that it demands.
     unsafe impl Lanes for Avx512 {
         #[inline(always)]
@@ -272,6 +272,7 @@ mod x86 {
         }
     }
 
+    // SAFETY: as above.
     unsafe impl Lanes for Avx2 {
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {

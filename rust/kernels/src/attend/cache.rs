@@ -1,7 +1,7 @@
 //! The bytes of a chunk of keys and values of one head: how a position is written and read.
 //!
-//! f16: `[16 key panels][head_dim][16 keys]` halves, then `[head_dim / 16 value panels][256 slots][16 columns]` halves.
-//! q8_0: keys as Q8_0 panels ([`crate::format`]); then `[value panels][256 slots][16]` signed bytes, then `[head_dim / 32][256 slots]` half-precision scales.
+//! f16: `[16 key panels][head_dim][16 keys]` halves, then `[head_dim / 16 value panels][128 slots][16 columns]` halves.
+//! q8_0: keys as Q8_0 panels ([`crate::format`]); then `[value panels][128 slots][16]` signed bytes, then `[head_dim / 32][128 slots]` half-precision scales.
 //!
 //! Halves saturate at ±65504 instead of overflowing. A NaN stays in a key, where it reaches every later score; in a value it becomes zero, because a
 //! value is multiplied by the zero weights of queries that may not see it (A4); the row that made it is itself NaN and says so.
@@ -32,13 +32,8 @@ const HALF_MAX: f32 = 65504.0;
 
 /// Narrows to a half that is finite unless `x` is NaN.
 fn narrow(x: f32) -> u16 {
-    f32_to_f16(if x > HALF_MAX {
-        HALF_MAX
-    } else if x < -HALF_MAX {
-        -HALF_MAX
-    } else {
-        x
-    })
+    // `clamp` keeps a NaN.
+    f32_to_f16(x.clamp(-HALF_MAX, HALF_MAX))
 }
 
 /// Codes and scale of 32 numbers by the formula of [`crate::act`], the scale rounded to half precision.
@@ -51,7 +46,7 @@ fn quantize(x: &[f32], codes: &mut [i8; 32]) -> u16 {
 impl KvLayout {
     /// A layout for heads of `head_dim` numbers. `None` if `kind` cannot store them (q8_0 wants a multiple of 32).
     pub fn new(kind: KvKind, head_dim: usize) -> Option<Self> {
-        let fits = head_dim > 0 && (kind == KvKind::F16 || head_dim % 32 == 0);
+        let fits = head_dim > 0 && (kind == KvKind::F16 || head_dim.is_multiple_of(32));
         fits.then_some(KvLayout { kind, head_dim })
     }
 

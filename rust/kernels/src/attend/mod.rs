@@ -31,7 +31,7 @@ use crate::matmul::Tile;
 use crate::set::KernelSet;
 
 /// Positions a chunk. Part of the contract: another value gives other bits.
-pub const CHUNK: usize = 256;
+pub const CHUNK: usize = 128;
 
 /// How cached values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -219,4 +219,4 @@ pub fn pack_queries(set: &KernelSet, layout: &KvLayout, q: &[f32], tile: &mut [u
     set.pack(layout.query_kind(), q, layout.head_dim(), tile);
 }
 
-const _: () = assert!(CHUNK % PANEL == 0 && CHUNK % 32 == 0);
+const _: () = assert!(CHUNK.is_multiple_of(PANEL) && CHUNK.is_multiple_of(32));

@@ -64,7 +64,7 @@ unsafe fn scale_body<L: Lanes>(p: &[f32], scales: &[u16], out: &mut [f32]) {
 /// The CPU must have the set of `L`.
 #[inline(always)]
 unsafe fn merge_body<L: Lanes>(total: &mut [f32], old: f32, o: &[f32], new: f32) {
-    assert!(total.len() == o.len() && o.len() % 16 == 0);
+    assert!(total.len() == o.len() && o.len().is_multiple_of(16));
     // SAFETY: every chunk has 16 floats.
     unsafe {
         let (old, new) = (L::splat(old), L::splat(new));

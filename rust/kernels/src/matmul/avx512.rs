@@ -227,8 +227,8 @@ unsafe fn small<F: Small512, const R: usize>(t: &Tile) {
             }
             if F::MIN {
                 let m = halves(h.add(2 * PANEL));
-                for r in 0..R {
-                    acc[r] = _mm512_fmadd_ps(m, number(e.add(R + r)), acc[r]);
+                for (r, acc) in acc.iter_mut().enumerate() {
+                    *acc = _mm512_fmadd_ps(m, number(e.add(R + r)), *acc);
                 }
             }
         }
@@ -269,13 +269,13 @@ unsafe fn large<F: Super512, const R: usize>(t: &Tile) {
                 let mins = F::mins(words);
                 let dmin = halves(h.add(2 * PANEL));
                 let (pairs, first) = if F::SUB == 32 { (4, PAIRS_32) } else { (8, PAIRS_16) };
-                for r in 0..R {
+                for (r, acc) in acc.iter_mut().enumerate() {
                     let mut least = _mm512_setzero_si512();
                     for (q, min) in mins[..pairs].iter().enumerate() {
                         least = _mm512_dpwssd_epi32(least, *min, word(e.add((first + q) * R + r)));
                     }
                     let scale = _mm512_mul_ps(dmin, number(e.add(r)));
-                    acc[r] = _mm512_fnmadd_ps(scale, _mm512_cvtepi32_ps(least), acc[r]);
+                    *acc = _mm512_fnmadd_ps(scale, _mm512_cvtepi32_ps(least), *acc);
                 }
             }
         }
