@@ -15,7 +15,10 @@
 //!     the balance alone. So a dip costs no more than what drafting has earned and `max_debt`, and a few cheap misses, which
 //!     prove nothing, do not shut out a text that would have gained.
 //! G5  After the ring was emptied the first draft is so short that it risks at most `first_risk` plain steps.
-//! G6  Time comes in as numbers. The same calls give the same decisions.
+//! G6  A verification is timed against a plain step, so there must be one: after `baseline_after` timed verifications
+//!     without any, and later after `baseline_every`, one step is refused a draft. Otherwise a stream of good drafts would
+//!     never show that the table is wrong, or that steps have grown dearer with the context.
+//! G7  Time comes in as numbers. The same calls give the same decisions.
 //!
 //! What useless drafts lose is then bounded: per probe `max_debt` and the excess of one verification, and probes grow
 //! rarer, to one in `reprobe_max` steps.
@@ -65,8 +68,12 @@ pub struct GateOptions {
     pub loss_share: f64,
     /// Share of a plain step that drafting may take without counting as debt when no draft comes of it, 0 to 1.
     pub idle_share: f64,
-    /// Timings left out of the live scale at the start, of plain steps and of verifications each: first runs are slow.
+    /// Timings left out of the live scale: of the first steps, and of the first verifications. First runs are slow.
     pub warmup: u32,
+    /// Timed verifications after which a plain step is asked for if none was timed yet, at least 1.
+    pub baseline_after: u32,
+    /// Timed verifications after which another plain step is asked for, at least 1.
+    pub baseline_every: u32,
 }
 
 impl Default for GateOptions {
@@ -86,6 +93,8 @@ impl Default for GateOptions {
             loss_share: 0.01,
             idle_share: 0.01,
             warmup: 1,
+            baseline_after: 8,
+            baseline_every: 256,
         }
     }
 }
@@ -112,7 +121,9 @@ impl GateOptions {
         check_range("max_debt", self.max_debt, 0.0, 1000.0)?;
         check_range("credit", self.credit, 0.0, 1000.0)?;
         check_range("loss_share", self.loss_share, 0.001, 1.0)?;
-        check_range("idle_share", self.idle_share, 0.0, 1.0)
+        check_range("idle_share", self.idle_share, 0.0, 1.0)?;
+        check_range("baseline_after", self.baseline_after, 1, u32::MAX)?;
+        check_range("baseline_every", self.baseline_every, 1, u32::MAX)
     }
 }
 
@@ -181,7 +192,7 @@ pub struct GateStats {
     pub probes: u64,
     /// Probes that opened the gate.
     pub reopened: u64,
-    /// Steps that were refused a draft.
+    /// Steps that a closed gate refused a draft.
     pub closed_steps: u64,
     /// Asked steps until the next probe; 0 unless closed.
     pub probe_in: u32,
@@ -218,6 +229,8 @@ pub struct Gate {
     plain_ns: Option<f64>,
     plain_seen: u32,
     verify_seen: u32,
+    /// Timed verifications since the last plain step.
+    unbased: u32,
     trips: u64,
     probes: u64,
     reopened: u64,
@@ -246,6 +259,7 @@ impl Gate {
             plain_ns: None,
             plain_seen: 0,
             verify_seen: 0,
+            unbased: 0,
             trips: 0,
             probes: 0,
             reopened: 0,
@@ -272,7 +286,9 @@ impl Gate {
     /// Whether this step may draft. Asked once a step: while closed, each asking is a step of the wait.
     pub fn allows(&mut self) -> bool {
         if self.state != GateState::Closed {
-            return true;
+            let options = &self.options;
+            let patience = if self.plain_ns.is_some() { options.baseline_every } else { options.baseline_after };
+            return self.unbased < patience;
         }
         self.waited = self.waited.saturating_add(1);
         if self.waited < self.wait {
@@ -316,9 +332,10 @@ impl Gate {
     /// for). A step of 0 ns was not timed.
     pub fn record_plain(&mut self, ns: u64, draft_ns: u64) {
         let plain = ns.saturating_sub(draft_ns);
+        self.unbased = 0;
         if plain > 0 {
             self.plain_seen = self.plain_seen.saturating_add(1);
-            if self.plain_seen > self.options.warmup {
+            if self.plain_seen.saturating_add(self.verify_seen) > self.options.warmup {
                 let sample = plain as f64;
                 self.plain_ns =
                     Some(self.plain_ns.map_or(sample, |old| PLAIN_STEP * sample + (1.0 - PLAIN_STEP) * old));
@@ -376,14 +393,12 @@ impl Gate {
     }
 
     fn rescale(&mut self, drafted: usize, ns: u64) {
-        let Some(plain_ns) = self.plain_ns else { return };
         if ns == 0 {
             return;
         }
         self.verify_seen = self.verify_seen.saturating_add(1);
-        if self.verify_seen <= self.options.warmup {
-            return;
-        }
+        self.unbased = self.unbased.saturating_add(1);
+        let Some(plain_ns) = self.plain_ns.filter(|_| self.verify_seen > self.options.warmup) else { return };
         let measured = (ns as f64 / plain_ns).max(1.0);
         let (low, high) = SCALE_BOUNDS;
         let sample = (measured / self.costs.cost(drafted)).clamp(low, high);

@@ -33,11 +33,6 @@ pub(crate) fn copy_from(stream: &[u32], end: usize, max: usize) -> Vec<u32> {
     text.split_off(stream.len())
 }
 
-/// Common prefix of two sequences.
-pub(crate) fn common_prefix(a: &[u32], b: &[u32]) -> usize {
-    a.iter().zip(b).take_while(|(a, b)| a == b).count()
-}
-
 fn common_suffix(a: &[u32], b: &[u32]) -> usize {
     a.iter().rev().zip(b.iter().rev()).take_while(|(a, b)| a == b).count()
 }

@@ -39,6 +39,8 @@ fn options_out_of_range_are_refused_by_name() {
         ("max_debt", GateOptions { max_debt: -1.0, ..ok }),
         ("credit", GateOptions { credit: f64::NAN, ..ok }),
         ("loss_share", GateOptions { loss_share: 0.0, ..ok }),
+        ("baseline_after", GateOptions { baseline_after: 0, ..ok }),
+        ("baseline_every", GateOptions { baseline_every: 0, ..ok }),
         ("idle_share", GateOptions { idle_share: 2.0, ..ok }),
     ];
     for (name, options) in cases {
@@ -70,7 +72,8 @@ fn two_losing_verifications_close_and_failed_probes_double_the_wait() {
 
 #[test]
 fn an_estimate_of_1_05_keeps_an_open_gate_but_does_not_reopen_a_closed_one() {
-    let mut gate = flat(20.0);
+    let waits = GateOptions { reprobe_after: 32, reprobe_max: 128, loss_share: 1.0, ..GateOptions::default() };
+    let mut gate = Gate::new(table(&[(1, 20.0)]), GateOptions { credit: 0.0, ..waits }).unwrap();
     for _ in 0..100 {
         gate.record_verify(30, 20, 21, 0);
         assert_eq!(gate.state(), GateState::Open);
@@ -79,13 +82,13 @@ fn an_estimate_of_1_05_keeps_an_open_gate_but_does_not_reopen_a_closed_one() {
     while gate.state() == GateState::Open {
         gate.record_verify(30, 0, 1, 0);
     }
-    assert_eq!(refused(&mut gate), 3);
+    assert_eq!(refused(&mut gate), 31);
     for _ in 0..4 {
         assert_eq!(gate.state(), GateState::Probing);
         gate.record_verify(30, 20, 21, 0);
     }
     assert_eq!(gate.state(), GateState::Closed);
-    assert_eq!(refused(&mut gate), 7);
+    assert_eq!(refused(&mut gate), 63);
     for _ in 0..4 {
         gate.record_verify(30, 21, 22, 0);
     }
@@ -94,7 +97,7 @@ fn an_estimate_of_1_05_keeps_an_open_gate_but_does_not_reopen_a_closed_one() {
     while gate.state() == GateState::Open {
         gate.record_verify(30, 0, 1, 0);
     }
-    assert_eq!(gate.stats().probe_in, 4, "a fresh trip waits the base again");
+    assert_eq!(gate.stats().probe_in, 32, "a fresh trip waits the base again");
 }
 
 #[test]
@@ -201,6 +204,29 @@ fn the_first_timings_are_left_out() {
 }
 
 #[test]
+fn a_stream_of_drafts_is_interrupted_to_time_a_plain_step() {
+    let options = GateOptions { baseline_after: 3, baseline_every: 5, ..GateOptions::default() };
+    let mut gate = Gate::new(table(&[(1, 2.0)]), options).unwrap();
+    let mut allowed = String::new();
+    for _ in 0..20 {
+        if gate.allows() {
+            gate.record_verify(4, 4, 5, 2000);
+            allowed.push('v');
+        } else {
+            gate.record_plain(1000, 0);
+            allowed.push('p');
+        }
+    }
+    assert_eq!(allowed, "vvvpvvvvvpvvvvvpvvvv");
+    assert_eq!(gate.stats().plain_ns, Some(1000.0), "not a first timing, so it counts at once");
+    let mut untimed = Gate::new(table(&[(1, 2.0)]), options).unwrap();
+    (0..20).for_each(|_| {
+        assert!(untimed.allows());
+        untimed.record_verify(4, 4, 5, 0);
+    });
+}
+
+#[test]
 fn a_quick_source_that_finds_nothing_never_closes_the_gate() {
     let mut gate = flat(2.0);
     for _ in 0..100_000 {
@@ -248,11 +274,13 @@ fn what_was_earned_may_be_lost_again_but_not_more() {
         if new_request {
             gate.begin_request();
         }
-        (1..).take_while(|_| {
-            gate.record_verify(16, 0, 1, 0);
-            gate.state() == GateState::Open
-        })
-        .count() + 1
+        (1..)
+            .take_while(|_| {
+                gate.record_verify(16, 0, 1, 0);
+                gate.state() == GateState::Open
+            })
+            .count()
+            + 1
     };
     assert_eq!(losses(0, false), 2);
     assert_eq!(losses(3, false), 4, "3 earned and 1 of debt");
@@ -354,7 +382,7 @@ fn turning_text_is_no_loss() {
 
 #[test]
 fn good_drafts_keep_most_of_their_gain() {
-    for (costs, bound) in curves().into_iter().zip([0.35, 0.4, 0.55, 0.65, 0.95]) {
+    for (costs, bound) in curves().into_iter().zip([0.35, 0.4, 0.55, 0.65, 1.0]) {
         let ratio = run(&costs, 5_000, &mut Dice(2), |_| 0.9);
         assert!(ratio <= bound, "{ratio} under {costs:?}");
     }
