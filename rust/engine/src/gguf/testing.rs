@@ -208,6 +208,52 @@ impl GgufBuilder {
     }
 }
 
+/// Damages files, the same way on every run. Numbers are SplitMix64's.
+pub struct Damage(u64);
+
+impl Damage {
+    /// Damage that follows from a seed.
+    pub fn new(seed: u64) -> Damage {
+        Damage(seed)
+    }
+
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut x = self.0;
+        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        x ^ (x >> 31)
+    }
+
+    fn below(&mut self, n: usize) -> usize {
+        (self.next() % n as u64) as usize
+    }
+
+    /// A copy of `whole` with up to 4 places among its first `head` bytes changed, and perhaps cut short.
+    pub fn apply(&mut self, whole: &[u8], head: usize) -> Vec<u8> {
+        /// Numbers at the edge of something.
+        const EDGES: [u64; 12] =
+            [0, 1, 2, 31, 255, 1 << 31, u32::MAX as u64, 1 << 32, 1 << 40, i64::MAX as u64, 1 << 63, u64::MAX];
+        let mut bytes = whole.to_vec();
+        for _ in 0..=self.below(4) {
+            let at = self.below(head.min(bytes.len()));
+            match self.below(4) {
+                0 => bytes[at] = self.next() as u8,
+                1 => bytes[at] ^= 1 << self.below(8),
+                _ => {
+                    let value = EDGES[self.below(EDGES.len())].to_le_bytes();
+                    let n = (bytes.len() - at).min([4, 8][self.below(2)]);
+                    bytes[at..at + n].copy_from_slice(&value[..n]);
+                }
+            }
+        }
+        if self.below(8) == 0 {
+            bytes.truncate(self.below(whole.len()));
+        }
+        bytes
+    }
+}
+
 /// A new folder under the system's folder for temporary files, removed with everything in it when dropped.
 pub struct TempDir(std::path::PathBuf);
 

@@ -1,26 +1,9 @@
 //! Damaged files: whatever stands in them, they open with sound contents or are refused; nothing panics or hangs.
 
 use super::small;
-use crate::gguf::testing::{GgufBuilder, Kv};
+use crate::gguf::testing::{Damage, GgufBuilder, Kv};
 use crate::gguf::{Fault, GgmlType, GgufFile};
 use std::time::{Duration, Instant};
-
-/// SplitMix64: a fixed stream of numbers, so that a failure names a case that can be run again.
-struct Numbers(u64);
-
-impl Numbers {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-}
 
 /// Asserts of an opened file what `open` promises, by other means than `open` uses, and touches everything in it.
 fn check_sound(file: &GgufFile, len: u64) {
@@ -85,48 +68,11 @@ fn larger() -> Vec<u8> {
 fn thousands_of_damaged_files_open_soundly_or_are_refused() {
     let whole = small().build();
     survives(whole.clone()).expect("the whole file is sound");
-    let special = [
-        0,
-        1,
-        2,
-        31,
-        32,
-        255,
-        1 << 31,
-        u64::from(u32::MAX),
-        1 << 32,
-        1 << 40,
-        i64::MAX as u64,
-        1 << 63,
-        u64::MAX - 7,
-        u64::MAX,
-    ];
-    let mut numbers = Numbers(20_261_129);
+    let mut damage = Damage::new(20_261_129);
     let (mut opened, mut refused) = (0, 0);
     for case in 0..30_000 {
-        let mut bytes = whole.clone();
-        let head = match case % 4 {
-            0 => 24,
-            1 => 256,
-            _ => bytes.len(),
-        };
-        for _ in 0..=numbers.below(4) {
-            let at = numbers.below(head);
-            match numbers.below(4) {
-                0 => bytes[at] = numbers.next() as u8,
-                1 => bytes[at] ^= 1 << numbers.below(8),
-                // A field of 4 or 8 bytes becomes a number at the edge of something.
-                2 | 3 => {
-                    let value = special[numbers.below(special.len())].to_le_bytes();
-                    let n = (bytes.len() - at).min(if numbers.below(2) == 0 { 4 } else { 8 });
-                    bytes[at..at + n].copy_from_slice(&value[..n]);
-                }
-                _ => unreachable!(),
-            }
-        }
-        if numbers.below(8) == 0 {
-            bytes.truncate(numbers.below(whole.len()));
-        }
+        let head = [24, 256, whole.len(), whole.len()][case % 4];
+        let bytes = damage.apply(&whole, head);
         match survives(bytes) {
             Ok(()) => opened += 1,
             Err(_) => refused += 1,

@@ -1,8 +1,9 @@
 //! What is read from metadata.
 
 use super::{file, open};
-use crate::gguf::testing::{GgufBuilder, Kv};
-use crate::vocab::{SpecialIds, TokenKind, VocabError};
+use crate::gguf::GgufFile;
+use crate::gguf::testing::{Damage, GgufBuilder, Kv};
+use crate::vocab::{Detokenizer, SpecialIds, TokenKind, Vocab, VocabError};
 
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
@@ -221,4 +222,37 @@ fn tokens_that_are_not_utf8_stand_for_themselves() {
         .kv("tokenizer.ggml.tokens", vec![vec![b'a', 0xff], vec![], vec![0xc4]]);
     let vocab = open(builder).expect("bytes are bytes");
     assert_eq!((0..3).map(|id| vocab.token_bytes(id)).collect::<Vec<_>>(), [&[b'a', 0xff][..], b"", &[0xc4]]);
+}
+
+#[test]
+fn thousands_of_damaged_vocabularies_read_with_bytes_for_every_token_or_are_refused() {
+    let tokens =
+        [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL), ("<0x0A>", BYTE), ("▁é", NORMAL), ("", NORMAL)];
+    for model in ["llama", "gpt2"] {
+        let builder = file(model, &tokens)
+            .kv("tokenizer.ggml.scores", vec![0.5f32; 6])
+            .kv("tokenizer.ggml.merges", Kv::strs(["a b", "c d"]))
+            .kv("tokenizer.ggml.bos_token_id", 1u32)
+            .kv("tokenizer.ggml.eos_token_id", 2u32)
+            .kv("tokenizer.ggml.add_bos_token", true)
+            .kv("tokenizer.chat_template", "{{ x }}");
+        let whole = builder.build();
+        let mut damage = Damage::new(7);
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let Ok(file) = GgufFile::from_bytes("v.gguf", damage.apply(&whole, whole.len())) else { continue };
+            let Ok(vocab) = Vocab::from_metadata(file.metadata()) else {
+                refused += 1;
+                continue;
+            };
+            read += 1;
+            let (mut state, mut out) = (Detokenizer::new(&vocab, true, true), String::new());
+            for id in 0..vocab.n_vocab() as u32 + 1 {
+                assert_eq!(vocab.kind(id).is_some(), (id as usize) < vocab.n_vocab());
+                state.push(&vocab, id, &mut out);
+            }
+            assert!(vocab.eog_ids().iter().chain(&vocab.special().bos).all(|id| (*id as usize) < vocab.n_vocab()));
+        }
+        assert!(read > 1_000 && refused > 500, "{read} read, {refused} refused");
+    }
 }
