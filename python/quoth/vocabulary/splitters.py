@@ -10,8 +10,8 @@ S4  `whole_words` means that a word which is a token stays whole even where merg
 
 The expressions are facts published with the models (their `tokenizer.json`) and collected in llama.cpp's table of
 names. Where that table holds an approximation and the original is known, the original stands here.
-Cost: a dictionary of about ninety entries, built at import. Splitting is linear, but for those that count digits from the
-right (tiny_aya, superbpe, afmoe): there it grows with the square of the length of a number.
+Cost: a dictionary of about ninety entries, built at import. Splitting is linear, but for those that count digits from
+the right (tiny_aya, superbpe, afmoe): there it grows with the square of the length of a number.
 """
 
 from __future__ import annotations
