@@ -145,3 +145,52 @@ impl EdgeTable {
         Some(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::oracle::Dice;
+    use std::collections::HashMap;
+
+    #[test]
+    fn the_table_equals_a_map_while_it_grows() {
+        let (mut table, mut map, mut dice) = (EdgeTable::default(), HashMap::new(), Dice(3));
+        assert!(table.get(1, 1).is_none());
+        for round in 0..20_000 {
+            let (node, token) = (dice.below(300), dice.below(300));
+            match table.find(node, token) {
+                Some(Place::Found(at)) => {
+                    assert_eq!(Some(&table.at(at).target), map.get(&(node, token)));
+                    table.set_target(at, round);
+                }
+                _ => {
+                    assert!(!map.contains_key(&(node, token)));
+                    table.insert(node, token, round, token + 1).unwrap();
+                }
+            }
+            map.insert((node, token), round);
+            assert_eq!(table.len(), map.len());
+            assert!(table.len() * 4 <= table.slots.len() * 3, "T3 at {} entries", table.len());
+        }
+        for (&(node, token), &target) in &map {
+            let slot = table.get(node, token).unwrap();
+            assert_eq!((slot.target, slot.next), (target, token + 1));
+        }
+        assert_eq!(table.used_bytes(), map.len() * 16);
+        assert!(table.capacity_bytes() <= map.len() * 32);
+        table.clear();
+        assert!(table.len() == 0 && map.keys().all(|&(node, token)| table.get(node, token).is_none()));
+    }
+
+    #[test]
+    fn growing_keeps_entries_near_their_home_slots() {
+        let mut table = EdgeTable::default();
+        for i in 0..50_000u32 {
+            table.insert(i / 3, i % 3, i, NONE).unwrap();
+        }
+        let len = table.slots.len();
+        let used = table.slots.iter().enumerate().filter(|(_, slot)| slot.node != NONE);
+        let way = used.map(|(at, slot)| (at + len - home(slot.node, slot.token, len)) % len).sum::<usize>();
+        assert!(way < 3 * table.len(), "{way} slots of way for {} entries", table.len());
+    }
+}

@@ -79,10 +79,8 @@ impl FrozenIndex {
             }
             match self.index.shorten(cursor.state) {
                 Some((state, len)) => *cursor = Cursor { state, len },
-                None => {
-                    cursor.len = 0;
-                    return;
-                }
+                // At the root, where the length is 0 already.
+                None => return,
             }
         }
     }

@@ -2,21 +2,74 @@
 //!
 //! The boundary maps [`Error::kind`] to a Python exception; the text is the message as the user sees it.
 
+use crate::gguf::GgufError;
+use crate::sample::SampleError;
+use crate::vocab::VocabError;
+
 /// Result of the engine.
-pub type Result<T> = std::result::Result<T, Error>;
+pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 /// What went wrong. Messages are lower case, give numbers, and carry no advice.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
+#[allow(missing_docs, reason = "each message names its fields")]
 pub enum Error {
-    /// The operating system refused an operation on a path.
-    #[error("{path}: {source}")]
-    Io {
-        /// The file or directory.
-        path: String,
-        /// What the system said.
-        source: std::io::Error,
-    },
+    /// The file could not be opened or read.
+    #[error(transparent)]
+    Gguf(#[from] GgufError),
+    /// The vocabulary was refused.
+    #[error(transparent)]
+    Vocab(#[from] VocabError),
+    /// Sampling options or a row of logits were refused.
+    #[error(transparent)]
+    Sample(#[from] SampleError),
+
+    /// The architecture is not one of ours.
+    #[error("{file}: architecture `{found}` is not supported, expected one of {known}")]
+    UnknownArchitecture { file: String, found: String, known: String },
+    /// The architecture's state cannot be truncated.
+    #[error("{file}: architecture `{found}` is not supported: it keeps a recurrent state, which cannot be rewound to an earlier token as verification needs")]
+    Recurrent { file: String, found: String },
+    /// The file has a vocabulary and no model.
+    #[error("{file}: expected a model, found a file without tensors")]
+    VocabularyOnly { file: String },
+    /// A value in the metadata that the forward pass does not know how to honour.
+    #[error("{file}: key `{key}` is {found}, expected {expected}")]
+    UnsupportedValue { file: String, key: String, found: String, expected: String },
+    #[error("{file}: tensor `{tensor}` is missing, expected shape {expected:?}")]
+    MissingTensor { file: String, tensor: String, expected: Vec<u64> },
+    #[error("{file}: tensor `{tensor}` has shape {found:?}, expected {expected:?}")]
+    TensorShape { file: String, tensor: String, found: Vec<u64>, expected: Vec<u64> },
+    #[error("{file}: tensor `{tensor}` is not part of architecture `{arch}`")]
+    ExtraTensor { file: String, tensor: String, arch: String },
+    #[error("{file}: tensor `{tensor}` holds {found}, expected finite numbers")]
+    TensorValue { file: String, tensor: String, found: f32 },
+
+    /// An option is out of range.
+    #[error("{what} is {found}, expected {expected}")]
+    Option { what: &'static str, found: String, expected: String },
+    #[error("token {token} at position {pos} is out of range, expected 0 to {last}")]
+    TokenRange { token: u32, pos: usize, last: usize },
+    #[error("expected at least one token, found an empty prompt")]
+    EmptyPrompt,
+    #[error("{asked} tokens after {cached} cached ones do not fit the context of {n_ctx}")]
+    ContextFull { cached: usize, asked: usize, n_ctx: usize },
+    #[error("cannot rewind to {asked} tokens: {found}")]
+    Rewind { asked: usize, found: String },
+    /// Memory could not be had.
+    #[error("cannot allocate {bytes} bytes for {what}: {source}")]
+    Memory { bytes: usize, what: &'static str, source: std::io::Error },
+    #[error("cannot start {count} threads: {source}")]
+    Threads { count: usize, source: std::io::Error },
+    /// The caller asked to stop.
+    #[error("cancelled by the caller")]
+    Cancelled,
+    /// A draft source, a processor or another callback of the caller failed.
+    #[error("{what} failed: {message}")]
+    Callback { what: &'static str, message: String },
+    /// A fault of ours.
+    #[error("internal error: {0}")]
+    Internal(String),
 }
 
 /// The class of an error, one for each Python exception.
@@ -35,6 +88,8 @@ pub enum ErrorKind {
     ContextFull,
     /// Another caller is using the session: `BusyError`.
     Busy,
+    /// The caller asked to stop: `KeyboardInterrupt` or whatever the callback raised.
+    Cancelled,
     /// A fault of our own: `InternalError`.
     Internal,
 }
@@ -43,7 +98,22 @@ impl Error {
     /// The class of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Io { .. } => ErrorKind::Io,
+            Error::Gguf(GgufError::Io { .. }) | Error::Memory { .. } | Error::Threads { .. } => ErrorKind::Io,
+            Error::Gguf(_)
+            | Error::UnknownArchitecture { .. }
+            | Error::Recurrent { .. }
+            | Error::VocabularyOnly { .. }
+            | Error::UnsupportedValue { .. }
+            | Error::MissingTensor { .. }
+            | Error::TensorShape { .. }
+            | Error::ExtraTensor { .. }
+            | Error::TensorValue { .. } => ErrorKind::ModelFile,
+            Error::Vocab(_) => ErrorKind::Tokenizer,
+            Error::Sample(e) => e.kind(),
+            Error::Option { .. } | Error::TokenRange { .. } | Error::EmptyPrompt | Error::Rewind { .. } => ErrorKind::Options,
+            Error::ContextFull { .. } => ErrorKind::ContextFull,
+            Error::Cancelled => ErrorKind::Cancelled,
+            Error::Callback { .. } | Error::Internal(_) => ErrorKind::Internal,
         }
     }
 }

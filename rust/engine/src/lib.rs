@@ -1,9 +1,36 @@
 //! Rows of tokens in, rows of logits and committed tokens out.
+//!
+//! Place in the flow: `py` calls this crate; it calls `kernels` for arithmetic and `draft` for guesses, and is the only one that knows both.
+//!
+//! # Invariants (each test that proves one cites it)
+//!
+//! - **I1** Between steps `len(history) == len(cache) + 1`: the last committed token is carried, not yet cached.
+//! - **I2** A token enters history only in `commit`. Rejected drafts never touch history, penalties, the draw count, sources or observers.
+//! - **I3** One draw per committed token when sampling, none when greedy. No row past the first mismatch, or past a stop, is sampled.
+//! - **I4** Row i of an m-row forward equals the one-row forward at that position, bit for bit.
+//! - **I5** After `truncate(n)` the cache is, bit for bit, one that only ever saw n tokens; also after an error.
+//! - **I6** Gate and sources decide whether and what to guess, never what is committed: any source yields the same stream.
+//!
+//! # The map
+//!
+//! | module | what |
+//! | --- | --- |
+//! | [`gguf`], [`vocab`], [`limits`] | files: metadata, tensors, the bytes of tokens; bounds on all of it |
+//! | [`model`] | weights, forward |
+//! | [`cache`] | keys and values |
+//! | [`session`] | the bare machine: rows in, logits out |
+//! | [`sample`] | one row and the history to one token |
+//! | [`pool`] | threads |
 
+pub mod cache;
 pub mod error;
 pub mod gguf;
 pub mod limits;
+pub mod model;
+pub mod pool;
 pub mod sample;
+pub mod session;
+mod shared;
 pub mod vocab;
 
-pub use error::{Error, Result};
+pub use error::{Error, ErrorKind, Result};

@@ -46,3 +46,24 @@ pub const MAX_SPLIT_FILES: u64 = 256;
 
 /// Bytes of all stop texts of one request together: each becomes a node of an automaton, 24 bytes.
 pub const MAX_STOP_BYTES: u64 = 1 << 16;
+
+/// Layers of a model. The deepest in use have about 130.
+pub const MAX_LAYERS: usize = 1024;
+
+/// Width of a layer's input or feed-forward. The widest in use have 16,384 and 53,248; a row of activations must fit scratch memory.
+pub const MAX_WIDTH: usize = 1 << 18;
+
+/// Heads of a layer. Models in use have up to 128.
+pub const MAX_HEADS: usize = 1024;
+
+/// Numbers a head: what one tile of queries has room for. Models in use have up to 576.
+pub const MAX_HEAD_DIM: usize = 1024;
+
+/// Tokens of a vocabulary. The largest in use have 262,208; a row of logits is this long.
+pub const MAX_VOCAB: usize = 1 << 21;
+
+/// Positions of a context: beyond any model in use, and below what overflows the size of a cache.
+pub const MAX_CONTEXT: usize = 1 << 24;
+
+/// Experts of a layer. Models in use have up to 512.
+pub const MAX_EXPERTS: usize = 4096;

@@ -416,3 +416,24 @@ pub(crate) unsafe fn zip<L: Lanes>(a: &[f32], b: &[f32], out: &mut [f32], f: imp
         out[whole..].copy_from_slice(&po[..rest]);
     }
 }
+
+/// `b = f(a, b)`, sixteen elements at a time; the tail goes through a padded copy.
+///
+/// # Safety
+/// The CPU must have the set of `L`.
+#[inline(always)]
+pub(crate) unsafe fn update<L: Lanes>(a: &[f32], b: &mut [f32], f: impl Fn(L, L) -> L) {
+    assert_eq!(a.len(), b.len());
+    let (mut a, mut b) = (a.chunks_exact(16), b.chunks_exact_mut(16));
+    for (a, b) in (&mut a).zip(&mut b) {
+        // SAFETY: 16 elements each.
+        unsafe { f(L::load(a.as_ptr()), L::load(b.as_ptr())).store(b.as_mut_ptr()) };
+    }
+    let (a, b) = (a.remainder(), b.into_remainder());
+    let (mut pa, mut pb) = ([0.0; 16], [0.0; 16]);
+    pa[..a.len()].copy_from_slice(a);
+    pb[..b.len()].copy_from_slice(b);
+    // SAFETY: arrays of 16.
+    unsafe { f(L::load(pa.as_ptr()), L::load(pb.as_ptr())).store(pb.as_mut_ptr()) };
+    b.copy_from_slice(&pb[..b.len()]);
+}

@@ -29,6 +29,7 @@
 
 pub mod act;
 pub mod attend;
+pub mod env;
 pub mod format;
 pub mod glu;
 pub mod half;

@@ -191,22 +191,22 @@ impl KernelSet {
         unsafe { (self.rotate)(head, cos, sin) }
     }
 
-    /// `out = silu(gate) · up`.
+    /// `up = silu(gate) · up`.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn silu_mul(&self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    pub fn silu_mul(&self, gate: &[f32], up: &mut [f32]) {
         // SAFETY: the CPU has this set.
-        unsafe { (self.glu.silu)(gate, up, out) }
+        unsafe { (self.glu.silu)(gate, up) }
     }
 
-    /// `out = gelu(gate) · up`, GELU in its tanh form.
+    /// `up = gelu(gate) · up`, GELU in its tanh form.
     ///
     /// # Panics
     /// If the lengths differ.
-    pub fn gelu_mul(&self, gate: &[f32], up: &[f32], out: &mut [f32]) {
+    pub fn gelu_mul(&self, gate: &[f32], up: &mut [f32]) {
         // SAFETY: the CPU has this set.
-        unsafe { (self.glu.gelu)(gate, up, out) }
+        unsafe { (self.glu.gelu)(gate, up) }
     }
 
     /// `x = cap · tanh(x / cap)`.

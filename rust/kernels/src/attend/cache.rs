@@ -120,41 +120,53 @@ impl KvLayout {
         std::array::from_fn(|i| u16::from_le_bytes([chunk[at + 2 * i], chunk[at + 2 * i + 1]]))
     }
 
-    /// Writes key and value of a slot, `head_dim` floats each.
-    pub fn write(&self, chunk: &mut [u8], slot: usize, key: &[f32], value: &[f32]) {
-        assert!(
-            slot < CHUNK
-                && key.len() == self.head_dim
-                && value.len() == self.head_dim
-                && chunk.len() == self.chunk_bytes()
-        );
+    /// Bytes of the keys of a chunk; the values follow them.
+    pub fn key_bytes(&self) -> usize {
+        self.values_at()
+    }
+
+    /// Writes the key of a slot, `head_dim` floats, into the key bytes of a chunk.
+    pub fn write_key(&self, keys: &mut [u8], slot: usize, key: &[f32]) {
+        assert!(slot < CHUNK && key.len() == self.head_dim && keys.len() == self.key_bytes());
         let (panel, lane) = (slot / PANEL * self.key_panel_bytes(), slot % PANEL);
         match self.kind {
             KvKind::F16 => {
                 for (d, x) in key.iter().enumerate() {
-                    put(chunk, panel + (d * PANEL + lane) * 2, narrow(*x));
-                }
-                for (d, x) in value.iter().enumerate() {
-                    put(chunk, self.value_at(slot, d), narrow(if x.is_nan() { 0.0 } else { *x }));
+                    put(keys, panel + (d * PANEL + lane) * 2, narrow(*x));
                 }
             }
             KvKind::Q8_0 => {
-                let word_area = panel + self.head_dim / 32 * 8 * 4 * PANEL;
+                let half_area = panel + self.head_dim / 32 * 8 * 4 * PANEL;
                 let mut codes = [0i8; 32];
                 for (b, x) in key.chunks_exact(32).enumerate() {
                     let scale = quantize(x, &mut codes);
                     for (i, code) in codes.iter().enumerate() {
-                        chunk[panel + ((b * 8 + i / 4) * PANEL + lane) * 4 + i % 4] = *code as u8;
+                        keys[panel + ((b * 8 + i / 4) * PANEL + lane) * 4 + i % 4] = *code as u8;
                     }
-                    put(chunk, word_area + (b * PANEL + lane) * 2, scale);
+                    put(keys, half_area + (b * PANEL + lane) * 2, scale);
                 }
+            }
+        }
+    }
+
+    /// Writes the value of a slot, `head_dim` floats, into the value bytes of a chunk.
+    pub fn write_value(&self, values: &mut [u8], slot: usize, value: &[f32]) {
+        assert!(slot < CHUNK && value.len() == self.head_dim && values.len() == self.chunk_bytes() - self.key_bytes());
+        match self.kind {
+            KvKind::F16 => {
+                for (d, x) in value.iter().enumerate() {
+                    put(values, self.value_at(slot, d) - self.values_at(), narrow(if x.is_nan() { 0.0 } else { *x }));
+                }
+            }
+            KvKind::Q8_0 => {
+                let mut codes = [0i8; 32];
                 for (b, x) in value.chunks_exact(32).enumerate() {
                     let scale = quantize(x, &mut codes);
                     let finite = f16_to_f32(scale).is_finite();
                     for (i, code) in codes.iter().enumerate() {
-                        chunk[self.value_at(slot, 32 * b + i)] = if finite { *code as u8 } else { 0 };
+                        values[self.value_at(slot, 32 * b + i) - self.values_at()] = if finite { *code as u8 } else { 0 };
                     }
-                    put(chunk, self.scales_at() + (b * CHUNK + slot) * 2, if finite { scale } else { 0 });
+                    put(values, self.scales_at() - self.values_at() + (b * CHUNK + slot) * 2, if finite { scale } else { 0 });
                 }
             }
         }
@@ -190,9 +202,9 @@ impl KvLayout {
                 (0..width).for_each(|i| f(self.value_at(slot, d) + i));
             }
             if self.kind == KvKind::Q8_0 {
-                let word_area = panel + self.head_dim / 32 * 8 * 4 * PANEL;
+                let half_area = panel + self.head_dim / 32 * 8 * 4 * PANEL;
                 for b in 0..self.head_dim / 32 {
-                    (0..2).for_each(|i| f(word_area + (b * PANEL + lane) * 2 + i));
+                    (0..2).for_each(|i| f(half_area + (b * PANEL + lane) * 2 + i));
                     (0..2).for_each(|i| f(self.scales_at() + (b * CHUNK + slot) * 2 + i));
                 }
             }

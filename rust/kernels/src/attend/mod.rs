@@ -11,7 +11,7 @@
 //! - **A3** over chunks, ascending: `M' = max(M, m)`, `a = exp(M − M')`, `b = exp(m − M')`, `L = fma(l, b, L·a)`, `O = fma(o, b, O·a)`; the first chunk is taken
 //!   as it is. Result `O · (1 / L)`. Whether chunks are combined as they come or later makes no difference to these steps.
 //! - **A4** A key that a query may not see has score −∞ and so weight 0, and contributes `fma(v, 0, o) = o`. Values in the cache are always finite
-//!   ([`KvLayout::write`]), so an invisible position cannot disturb a visible one.
+//!   ([`KvLayout::write_value`]), so an invisible position cannot disturb a visible one.
 //! - **A5** Writing a position touches no other position's bytes (N8).
 
 mod cache;

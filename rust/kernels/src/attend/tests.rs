@@ -25,8 +25,14 @@ impl Cache {
         }
         let slot = p % CHUNK;
         // A fresh slot must hold finite values; the engine allocates zeros.
-        self.layout.write(&mut self.chunks[p / CHUNK], slot, key, value);
+        write(&self.layout, &mut self.chunks[p / CHUNK], slot, key, value);
     }
+}
+
+fn write(layout: &KvLayout, chunk: &mut [u8], slot: usize, key: &[f32], value: &[f32]) {
+    let (keys, values) = chunk.split_at_mut(layout.key_bytes());
+    layout.write_key(keys, slot, key);
+    layout.write_value(values, slot, value);
 }
 
 fn vectors(n: usize, dim: usize, random: &mut Random) -> Vec<Vec<f32>> {
@@ -179,7 +185,7 @@ fn writing_a_position_touches_no_other_and_reading_returns_what_was_stored() {
             for pass in 0..2 {
                 let before = chunk.clone();
                 let (k, v) = (vectors(1, dim, &mut random).remove(0), vectors(1, dim, &mut random).remove(0));
-                layout.write(&mut chunk, slot, &k, &v);
+                write(&layout, &mut chunk, slot, &k, &v);
                 for at in (0..chunk.len()).filter(|at| chunk[*at] != before[*at]) {
                     assert!(
                         owner[at] == usize::MAX || owner[at] == slot,

@@ -1,14 +1,14 @@
-//! Gated units: `out = silu(gate) · up` and `out = gelu(gate) · up`, element by element with the polynomials of [`crate::order`]; the soft cap
+//! Gated units: `up = silu(gate) · up` and `up = gelu(gate) · up`, element by element with the polynomials of [`crate::order`]; the soft cap
 //! `x = cap · tanh(x / cap)`.
 //! Source: Shazeer, 2020.
 
-use crate::lanes::{Lanes, stamp, zip};
+use crate::lanes::{Lanes, stamp, update};
 
-stamp!(silu, silu_body, (gate: &[f32], up: &[f32], out: &mut [f32]));
-stamp!(gelu, gelu_body, (gate: &[f32], up: &[f32], out: &mut [f32]));
+stamp!(silu, silu_body, (gate: &[f32], up: &mut [f32]));
+stamp!(gelu, gelu_body, (gate: &[f32], up: &mut [f32]));
 stamp!(cap, cap_body, (x: &mut [f32], cap: f32));
 
-pub(crate) type GluFn = unsafe fn(&[f32], &[f32], &mut [f32]);
+pub(crate) type GluFn = unsafe fn(&[f32], &mut [f32]);
 pub(crate) type CapFn = unsafe fn(&mut [f32], f32);
 
 /// The three functions of a set.
@@ -28,13 +28,12 @@ pub(crate) const AVX512: Glu = Glu { silu: silu::avx512, gelu: gelu::avx512, cap
 /// # Safety
 /// The CPU must have the set of `L`.
 #[inline(always)]
-unsafe fn silu_body<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
+unsafe fn silu_body<L: Lanes>(gate: &[f32], up: &mut [f32]) {
     // SAFETY: passed on.
     unsafe {
-        zip::<L>(
+        update::<L>(
             gate,
             up,
-            out,
             #[inline(always)]
             |g, u| g.silu().mul(u),
         )
@@ -44,13 +43,12 @@ unsafe fn silu_body<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
 /// # Safety
 /// The CPU must have the set of `L`.
 #[inline(always)]
-unsafe fn gelu_body<L: Lanes>(gate: &[f32], up: &[f32], out: &mut [f32]) {
+unsafe fn gelu_body<L: Lanes>(gate: &[f32], up: &mut [f32]) {
     // SAFETY: passed on.
     unsafe {
-        zip::<L>(
+        update::<L>(
             gate,
             up,
-            out,
             #[inline(always)]
             |g, u| g.gelu().mul(u),
         )
@@ -108,10 +106,11 @@ mod tests {
             1e30,
         ]);
         for set in KernelSet::available() {
-            let mut out = vec![0.0; gate.len()];
-            set.silu_mul(&gate, &up, &mut out);
+            let mut out = up.clone();
+            set.silu_mul(&gate, &mut out);
             same(&out, gate.iter().zip(&up).map(|(g, u)| order::silu(*g) * u), set.name());
-            set.gelu_mul(&gate, &up, &mut out);
+            out.copy_from_slice(&up);
+            set.gelu_mul(&gate, &mut out);
             same(&out, gate.iter().zip(&up).map(|(g, u)| order::gelu(*g) * u), set.name());
             out.copy_from_slice(&gate);
             set.soft_cap(&mut out, 6.0);

@@ -1,0 +1,271 @@
+//! The key/value cache: append, truncate, copy a prefix.
+//!
+//! In: keys and values of new positions, written by the forward. Out: chunks ([`quoth_kernels::attend`]), to attention.
+//!
+//! The cache is a list of blocks of [`CHUNK`] positions; a block holds one chunk for every key/value head of every layer of its group, one after another.
+//! Blocks are made when a position in them is first needed, so a context costs what is used of it. Layers that see only a window form groups of their
+//! own, which forget blocks that no query can see any more.
+//!
+//! - **K1** What is cached for positions `0 .. len` is a function of the tokens alone; nothing at or after `len` is ever read (I5).
+//! - **K2** `truncate` lowers `len` and touches no number. A window group keeps [`REWIND`] positions more than its window, so a truncation by
+//!   less than that, or to zero, is always possible; a further one is an error and changes nothing.
+//! - **K3** Memory of a window group is bounded by window + [`REWIND`] + one forward, not by the context.
+
+use std::collections::VecDeque;
+
+use quoth_kernels::attend::{CHUNK, KvKind, KvLayout};
+
+use crate::error::{Error, Result};
+use crate::model::Config;
+use crate::model::load::Arena;
+use crate::shared::Shared;
+
+/// Positions that a window group can be truncated by: the longest draft twice over.
+pub const REWIND: usize = CHUNK;
+
+/// Where the chunks of a layer lie.
+#[derive(Debug, Clone, Copy)]
+struct Place {
+    group: usize,
+    layout: KvLayout,
+    /// Bytes before this layer's chunks in a block.
+    at: usize,
+    n_head_kv: usize,
+}
+
+/// Layers that keep the same positions.
+#[derive(Debug)]
+struct Group {
+    window: Option<usize>,
+    block_bytes: usize,
+    /// Blocks `first .. first + blocks.len()`.
+    blocks: VecDeque<Arena>,
+    first: usize,
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct KvCache {
+    kind: KvKind,
+    n_ctx: usize,
+    len: usize,
+    groups: Vec<Group>,
+    /// A place for each layer; layers that share another's keys have that one's.
+    places: Vec<Place>,
+}
+
+impl KvCache {
+    /// An empty cache for up to `n_ctx` positions.
+    ///
+    /// # Errors
+    /// `kind` cannot store heads of this model's width.
+    pub fn new(config: &Config, kind: KvKind, n_ctx: usize) -> Result<KvCache> {
+        let mut groups: Vec<Group> = Vec::new();
+        let mut places: Vec<Place> = Vec::new();
+        for layer in &config.layers {
+            if let Some(owner) = layer.shares_kv_of {
+                places.push(places[owner]);
+                continue;
+            }
+            let layout = KvLayout::new(kind, layer.head_dim).ok_or_else(|| Error::Option {
+                what: "kv_type",
+                found: "q8_0".into(),
+                expected: format!("f16: heads of {} numbers are no multiple of 32", layer.head_dim),
+            })?;
+            let group = groups.iter().position(|g| g.window == layer.window).unwrap_or_else(|| {
+                groups.push(Group { window: layer.window, block_bytes: 0, blocks: VecDeque::new(), first: 0 });
+                groups.len() - 1
+            });
+            places.push(Place { group, layout, at: groups[group].block_bytes, n_head_kv: layer.n_head_kv });
+            groups[group].block_bytes += layer.n_head_kv * layout.chunk_bytes();
+        }
+        Ok(KvCache { kind, n_ctx, len: 0, groups, places })
+    }
+
+    /// Cached positions.
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Whether nothing is cached.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Most positions.
+    pub fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    /// How numbers are stored.
+    pub fn kind(&self) -> KvKind {
+        self.kind
+    }
+
+    /// Bytes of the blocks that exist.
+    pub fn memory_bytes(&self) -> usize {
+        self.groups.iter().map(|g| g.blocks.len() * g.block_bytes).sum()
+    }
+
+    /// Makes room for `n` positions after the cached ones.
+    ///
+    /// # Errors
+    /// They do not fit the context, or memory ran out; nothing has changed for a reader.
+    pub(crate) fn reserve(&mut self, n: usize) -> Result<()> {
+        if self.len + n > self.n_ctx {
+            return Err(Error::ContextFull { cached: self.len, asked: n, n_ctx: self.n_ctx });
+        }
+        let needed = (self.len + n).div_ceil(CHUNK);
+        for group in &mut self.groups {
+            while group.first + group.blocks.len() < needed {
+                group.blocks.push_back(Arena::new(group.block_bytes, "the key/value cache")?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Counts `n` written positions as cached, and forgets what no query can reach.
+    pub(crate) fn advance(&mut self, n: usize) {
+        self.len += n;
+        for group in &mut self.groups {
+            let Some(window) = group.window else { continue };
+            let oldest = self.len.saturating_sub(window + REWIND) / CHUNK;
+            while group.first < oldest && group.blocks.len() > 1 {
+                group.blocks.pop_front();
+                group.first += 1;
+            }
+        }
+    }
+
+    /// Forgets everything after the first `n` positions (K2). More than are cached: nothing changes.
+    ///
+    /// # Errors
+    /// A window layer has already forgotten positions that a query at `n` would see.
+    pub fn truncate(&mut self, n: usize) -> Result<()> {
+        if n >= self.len {
+            return Ok(());
+        }
+        for group in &self.groups {
+            let Some(window) = group.window else { continue };
+            let oldest = (n + 1).saturating_sub(window);
+            if n > 0 && oldest < group.first * CHUNK {
+                let found = format!("layers with a window of {window} keep positions from {} on", group.first * CHUNK);
+                return Err(Error::Rewind { asked: n, found });
+            }
+        }
+        self.len = n;
+        for group in &mut self.groups {
+            if n == 0 && group.first > 0 {
+                group.blocks.clear();
+                group.first = 0;
+            }
+            // Blocks past the end are kept: the next positions need them again.
+        }
+        Ok(())
+    }
+
+    /// An independent cache with the first `n` positions of this one, byte for byte.
+    ///
+    /// # Errors
+    /// As [`Self::truncate`], or memory ran out.
+    pub fn copy_prefix(&self, n: usize) -> Result<KvCache> {
+        let n = n.min(self.len);
+        let mut copy = KvCache { kind: self.kind, n_ctx: self.n_ctx, len: self.len, groups: Vec::new(), places: self.places.clone() };
+        for group in &self.groups {
+            let mut blocks = VecDeque::new();
+            for block in group.blocks.iter().take(n.div_ceil(CHUNK).saturating_sub(group.first)) {
+                let mut twin = Arena::new(group.block_bytes, "the key/value cache")?;
+                twin.bytes_mut().copy_from_slice(block.bytes());
+                blocks.push_back(twin);
+            }
+            copy.groups.push(Group { window: group.window, block_bytes: group.block_bytes, blocks, first: group.first });
+        }
+        copy.truncate(n)?;
+        Ok(copy)
+    }
+
+    /// Whether two caches hold the same bytes for the first `n` positions, as far as both still keep them.
+    pub fn same_prefix(&self, other: &KvCache, n: usize) -> bool {
+        if self.len < n || other.len < n || self.kind != other.kind {
+            return false;
+        }
+        self.places.iter().all(|place| {
+            let (a, b) = (&self.groups[place.group], &other.groups[place.group]);
+            let first = a.first.max(b.first);
+            (first..n.div_ceil(CHUNK)).all(|c| {
+                let slots = (n - c * CHUNK).min(CHUNK);
+                (0..place.n_head_kv).all(|head| {
+                    let at = place.at + head * place.layout.chunk_bytes();
+                    let range = at..at + place.layout.chunk_bytes();
+                    let (a, b) = (&a.blocks[c - a.first].bytes()[range.clone()], &b.blocks[c - b.first].bytes()[range]);
+                    place.layout.same(a, b, slots)
+                })
+            })
+        })
+    }
+
+    /// Lends all blocks to the threads of a forward.
+    pub(crate) fn lend(&mut self) -> Lent<'_> {
+        let blocks = self
+            .groups
+            .iter_mut()
+            .map(|g| (g.first, g.blocks.iter_mut().map(|b| Shared::new(b.bytes_mut())).collect()))
+            .collect();
+        Lent { len: self.len, places: &self.places, blocks }
+    }
+}
+
+/// A cache during a forward: threads write the chunks of their heads, then all read.
+pub(crate) struct Lent<'a> {
+    /// Positions cached before this forward.
+    pub(crate) len: usize,
+    places: &'a [Place],
+    blocks: Vec<(usize, Vec<Shared<'a, u8>>)>,
+}
+
+impl<'a> Lent<'a> {
+    /// The geometry of a layer's chunks.
+    pub(crate) fn layout(&self, layer: usize) -> &'a KvLayout {
+        &self.places[layer].layout
+    }
+
+    fn block(&self, layer: usize, head: usize, chunk: usize) -> (&Shared<'a, u8>, usize) {
+        let place = &self.places[layer];
+        let (first, blocks) = &self.blocks[place.group];
+        (&blocks[chunk - first], place.at + head * place.layout.chunk_bytes())
+    }
+
+    /// Writes the key of a position.
+    ///
+    /// # Safety
+    /// No other thread may use the keys of this layer and head meanwhile.
+    pub(crate) unsafe fn write_key(&self, layer: usize, head: usize, pos: usize, key: &[f32]) {
+        let layout = self.layout(layer);
+        let (block, at) = self.block(layer, head, pos / CHUNK);
+        // SAFETY: these are the key bytes of one head's chunk, which the caller has for itself.
+        let keys = unsafe { block.part(at..at + layout.key_bytes()) };
+        layout.write_key(keys, pos % CHUNK, key);
+    }
+
+    /// Writes the value of a position.
+    ///
+    /// # Safety
+    /// No other thread may use the values of this layer and head meanwhile.
+    pub(crate) unsafe fn write_value(&self, layer: usize, head: usize, pos: usize, value: &[f32]) {
+        let layout = self.layout(layer);
+        let (block, at) = self.block(layer, head, pos / CHUNK);
+        // SAFETY: these are the value bytes of one head's chunk, which the caller has for itself.
+        let values = unsafe { block.part(at + layout.key_bytes()..at + layout.chunk_bytes()) };
+        layout.write_value(values, pos % CHUNK, value);
+    }
+
+    /// The chunk of positions `chunk · CHUNK ..`.
+    ///
+    /// # Safety
+    /// No thread may write this layer and head meanwhile.
+    pub(crate) unsafe fn chunk(&self, layer: usize, head: usize, chunk: usize) -> &'a [u8] {
+        let (block, at) = self.block(layer, head, chunk);
+        // SAFETY: a whole chunk, which nobody writes, by the caller.
+        unsafe { block.read(at..at + self.layout(layer).chunk_bytes()) }
+    }
+}

@@ -1,0 +1,234 @@
+//! Rows of tokens in, rows of logits out.
+//!
+//! A forward takes spans (a cache and its new tokens, each) and runs all their rows together: every weight is read once for all rows. Each step is one
+//! job of the pool; between jobs everything written is visible to all.
+//!
+//! - **F1** A row's numbers depend on its token, its position and the cached positions before it, on nothing else (I4): all steps are row by row, and by N5
+//!   the products do not mix rows.
+//! - **F2** Keys and values of the new rows are written into reserved room after the cached positions; the cache counts them only when the whole forward has
+//!   succeeded, so a failed one leaves the cache as it was.
+//!
+//! Cost: five jobs a layer for small batches.
+
+use quoth_kernels::KernelSet;
+use quoth_kernels::matmul::Out;
+
+use super::Model;
+use super::load::Matrix;
+use super::rows::{Kinds, Own, Packed, with_packed};
+use crate::cache::{KvCache, Lent};
+use crate::error::{Error, Result};
+use crate::pool::Worker;
+use crate::shared::Shared;
+
+/// Most rows of one pass; longer spans go through in several, with the same bits (N5).
+pub const MAX_ROWS: usize = 512;
+
+/// A cache and its new tokens.
+#[derive(Debug)]
+pub struct Span<'a> {
+    /// Where the tokens go.
+    pub cache: &'a mut KvCache,
+    /// The new tokens, each below `n_vocab`; not empty.
+    pub tokens: &'a [u32],
+}
+
+/// Which rows of logits are wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Want {
+    /// Every row, spans one after another.
+    All,
+    /// The last row of each span.
+    Last,
+}
+
+/// A row of the batch.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) span: usize,
+    pub(crate) pos: usize,
+}
+
+/// Memory of forwards, kept between them.
+#[derive(Debug, Default)]
+pub struct Scratch {
+    /// Residual stream, `[m][n_embd]`.
+    pub(crate) x: Vec<f32>,
+    /// What a block adds to the stream, `[m][n_embd]`.
+    pub(crate) delta: Vec<f32>,
+    pub(crate) q: Vec<f32>,
+    pub(crate) k: Vec<f32>,
+    pub(crate) v: Vec<f32>,
+    /// Attention's result, `[m][n_head · head_dim]`.
+    pub(crate) mixed: Vec<f32>,
+    pub(crate) gate: Vec<f32>,
+    pub(crate) up: Vec<f32>,
+    pub(crate) own: Vec<Own>,
+    pub(crate) common: Packed,
+    pub(crate) attention: super::attention::Memory,
+    logits: Vec<f32>,
+}
+
+/// Makes a buffer at least `n` long.
+pub(crate) fn at_least(buffer: &mut Vec<f32>, n: usize) {
+    if buffer.len() < n {
+        buffer.resize(n, 0.0);
+    }
+}
+
+impl Model {
+    /// Runs the spans' tokens and returns logits: `[rows][n_vocab]`, in `scratch` until its next use.
+    ///
+    /// # Errors
+    /// A token is out of range, a span is empty, the spans have more than [`MAX_ROWS`] rows, or a context is full. No cache has changed.
+    pub fn forward<'s>(&self, spans: &mut [Span<'_>], want: Want, scratch: &'s mut Scratch) -> Result<&'s mut [f32]> {
+        let mut rows = Vec::new();
+        let mut wanted = Vec::new();
+        for (s, span) in spans.iter_mut().enumerate() {
+            if span.tokens.is_empty() {
+                return Err(Error::EmptyPrompt);
+            }
+            let first = span.cache.len();
+            if let Some((i, &token)) = span.tokens.iter().enumerate().find(|(_, t)| **t as usize >= self.config.n_vocab) {
+                return Err(Error::TokenRange { token, pos: first + i, last: self.config.n_vocab - 1 });
+            }
+            span.cache.reserve(span.tokens.len())?;
+            rows.extend((0..span.tokens.len()).map(|i| Row { span: s, pos: first + i }));
+            match want {
+                Want::All => wanted.extend(rows.len() - span.tokens.len()..rows.len()),
+                Want::Last => wanted.push(rows.len() - 1),
+            }
+        }
+        if rows.len() > MAX_ROWS {
+            return Err(Error::Internal(format!("a pass of {} rows, the limit is {MAX_ROWS}", rows.len())));
+        }
+        scratch.own.resize_with(self.pool.count(), Own::default);
+        let tokens: Vec<u32> = spans.iter().flat_map(|span| span.tokens).copied().collect();
+        self.embed(&tokens, scratch);
+        {
+            let lent: Vec<Lent<'_>> = spans.iter_mut().map(|span| span.cache.lend()).collect();
+            for layer in 0..self.config.n_layer() {
+                self.attend(layer, &rows, &lent, scratch);
+                self.feed(layer, rows.len(), scratch);
+            }
+        }
+        self.head(&wanted, scratch);
+        for span in spans {
+            span.cache.advance(span.tokens.len());
+        }
+        Ok(&mut scratch.logits[..wanted.len() * self.config.n_vocab])
+    }
+
+    /// Token embeddings into the residual stream.
+    fn embed(&self, tokens: &[u32], scratch: &mut Scratch) {
+        let n_embd = self.config.n_embd;
+        at_least(&mut scratch.x, tokens.len() * n_embd);
+        let table = self.arena.panels(&self.weights.embedding);
+        let x = Shared::new(&mut scratch.x);
+        self.pool.run(|worker| {
+            for r in worker.share(tokens.len()) {
+                // SAFETY: rows of this worker's share.
+                let row = unsafe { x.part(r * n_embd..(r + 1) * n_embd) };
+                table.dequantize_row(tokens[r] as usize, row);
+                if self.config.embed_scale != 1.0 {
+                    row.iter_mut().for_each(|v| *v *= self.config.embed_scale);
+                }
+            }
+        });
+    }
+
+    /// Final norm and output matrix for the wanted rows.
+    fn head(&self, wanted: &[usize], scratch: &mut Scratch) {
+        let (n_embd, n_vocab, m) = (self.config.n_embd, self.config.n_vocab, wanted.len());
+        at_least(&mut scratch.logits, m * n_vocab);
+        let x = &scratch.x;
+        let logits = Shared::new(&mut scratch.logits);
+        let norm = |r: usize, out: &mut [f32]| {
+            let row = wanted[r];
+            self.set.rms_norm(&x[row * n_embd..(row + 1) * n_embd], Some(&self.weights.output_norm), self.config.eps, out);
+        };
+        let output = &self.weights.output;
+        let kinds = self.kinds([output]);
+        with_packed(&self.pool, &self.set, (kinds, m, n_embd), &norm, &mut scratch.own, &mut scratch.common, &|worker, packed| {
+            // SAFETY: each worker writes the columns of its share of panels.
+            unsafe { self.product(output, worker.share(output.panels()), packed, &logits, n_vocab) };
+            if let Some(cap) = self.config.soft_cap {
+                let panels = worker.share(output.panels());
+                for r in 0..m {
+                    let columns = r * n_vocab + panels.start * 16..r * n_vocab + (panels.end * 16).min(n_vocab);
+                    // SAFETY: as above.
+                    self.set.soft_cap(unsafe { logits.part(columns) }, cap);
+                }
+            }
+        });
+    }
+
+    /// What activations these matrices want.
+    pub(crate) fn kinds<'m>(&self, matrices: impl IntoIterator<Item = &'m Matrix>) -> Kinds {
+        Kinds::of(matrices.into_iter().map(|m| self.set.act_kind(m.format)))
+    }
+
+    /// Panels `panels` of a matrix times packed rows, into columns of `out` with rows `stride` apart.
+    ///
+    /// # Safety
+    /// No other thread may use these columns of `out` meanwhile.
+    pub(crate) unsafe fn product(
+        &self,
+        matrix: &Matrix,
+        panels: std::ops::Range<usize>,
+        packed: &Packed,
+        out: &Shared<'_, f32>,
+        stride: usize,
+    ) {
+        let acts = packed.acts(self.set.act_kind(matrix.format));
+        assert!(acts.m() * stride <= out.len() && matrix.n <= stride, "room for the product");
+        // SAFETY: `out` has room for all rows (checked); the columns are the caller's.
+        unsafe {
+            let place = Out::new(out.as_mut_ptr(), stride);
+            self.set.multiply(&self.arena.panels(matrix), panels.start, panels.len(), &acts, place);
+        }
+    }
+
+    /// Adds `delta` to the stream: through a norm if the family has one after its blocks, else as it is. Rows are shared out.
+    pub(crate) fn add_normed(&self, m: usize, norm: &[f32], scratch: &mut Scratch) {
+        let n_embd = self.config.n_embd;
+        let (x, delta) = (Shared::new(&mut scratch.x), &scratch.delta);
+        self.pool.run(|worker: Worker| {
+            let mut normed = vec![0.0; n_embd];
+            for r in worker.share(m) {
+                self.set.rms_norm(&delta[r * n_embd..(r + 1) * n_embd], Some(norm), self.config.eps, &mut normed);
+                // SAFETY: rows of this worker's share.
+                let row = unsafe { x.part(r * n_embd..(r + 1) * n_embd) };
+                row.iter_mut().zip(&normed).for_each(|(x, d)| *x += d);
+            }
+        });
+    }
+
+    /// Adds columns `from .. to` of `delta` to the stream, with a bias.
+    ///
+    /// # Safety
+    /// No other thread may use these columns of either meanwhile.
+    pub(crate) unsafe fn add_columns(
+        &self,
+        m: usize,
+        panels: std::ops::Range<usize>,
+        bias: Option<&[f32]>,
+        x: &Shared<'_, f32>,
+        delta: &Shared<'_, f32>,
+    ) {
+        let n_embd = self.config.n_embd;
+        let (from, to) = (panels.start * 16, (panels.end * 16).min(n_embd));
+        for r in 0..m {
+            // SAFETY: the caller has these columns for itself.
+            let (x, delta) = unsafe { (x.part(r * n_embd + from..r * n_embd + to), delta.part(r * n_embd + from..r * n_embd + to)) };
+            if let Some(bias) = bias {
+                delta.iter_mut().zip(&bias[from..to]).for_each(|(d, b)| *d += b);
+            }
+            x.iter_mut().zip(&*delta).for_each(|(x, d)| *x += d);
+        }
+    }
+
+    pub(crate) fn set(&self) -> &KernelSet {
+        &self.set
+    }
+}

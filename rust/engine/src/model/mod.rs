@@ -1,0 +1,136 @@
+//! A model in memory: from a file to rows of logits.
+//!
+//! In: a [`GgufFile`], later spans of tokens. Out: logits, to sessions.
+//!
+//! | file | what |
+//! | --- | --- |
+//! | [`config`], [`family`] | the numbers of a model; what differs between families |
+//! | [`load`], [`weights`] | tensors to panels; which tensor has which role |
+//! | [`rope`], [`rows`] | rotary tables; activations packed for products |
+//! | [`forward`], [`attention`], [`feed`] | rows through the layers |
+
+pub(crate) mod attention;
+pub mod config;
+pub mod family;
+pub(crate) mod feed;
+pub(crate) mod forward;
+pub(crate) mod load;
+pub(crate) mod rope;
+pub(crate) mod rows;
+pub(crate) mod weights;
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use quoth_kernels::KernelSet;
+
+pub use config::Config;
+pub use family::supported;
+pub use forward::{MAX_ROWS, Scratch, Span, Want};
+
+use crate::error::{Error, Result};
+use crate::gguf::GgufFile;
+use crate::limits;
+use crate::pool::Pool;
+use load::{Arena, Plan};
+use rope::RopeTable;
+use weights::Weights;
+
+/// How a model is to be loaded.
+#[derive(Debug, Clone)]
+pub struct LoadOptions {
+    /// Longest context of a session.
+    pub n_ctx: usize,
+    /// Threads of a forward.
+    pub threads: usize,
+    /// The instruction set.
+    pub kernels: KernelSet,
+}
+
+/// A model: weights as panels, threads, tables. Shared by any number of sessions.
+pub struct Model {
+    pub(crate) config: Config,
+    pub(crate) weights: Weights,
+    pub(crate) arena: Arena,
+    pub(crate) ropes: Vec<RopeTable>,
+    pub(crate) pool: Pool,
+    pub(crate) set: KernelSet,
+    n_ctx: usize,
+    load_ns: u64,
+}
+
+impl std::fmt::Debug for Model {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Model({}, {} layers, {:?}, {} threads)", self.config.arch, self.config.n_layer(), self.set, self.pool.count())
+    }
+}
+
+impl Model {
+    /// Loads all tensors of a file. `progress` gets bytes done and bytes in all on the calling thread; false stops the loading.
+    ///
+    /// # Errors
+    /// The file is not a model of a supported family, an option is out of range, or memory, threads or the disk failed.
+    pub fn load(
+        file: &GgufFile,
+        options: &LoadOptions,
+        progress: &mut (dyn FnMut(usize, usize) -> bool + Send),
+    ) -> Result<Arc<Model>> {
+        let start = Instant::now();
+        if options.n_ctx == 0 || options.n_ctx > limits::MAX_CONTEXT {
+            let expected = format!("1 to {}", limits::MAX_CONTEXT);
+            return Err(Error::Option { what: "n_ctx", found: options.n_ctx.to_string(), expected });
+        }
+        if options.threads == 0 || options.threads > crate::pool::MAX_THREADS {
+            let expected = format!("1 to {}", crate::pool::MAX_THREADS);
+            return Err(Error::Option { what: "threads", found: options.threads.to_string(), expected });
+        }
+        let arch = file.metadata().need_str("general.architecture")?;
+        let family = family::find(arch, &config::file_name(file))?;
+        let config = Config::read(file, family)?;
+        let mut plan = Plan::new(file, family.arch);
+        let weights = Weights::plan(&mut plan, &config, family)?;
+        let pool =
+            Pool::new(options.threads).map_err(|source| Error::Threads { count: options.threads, source })?;
+        let arena = plan.load(&pool, progress)?;
+        let factors = weights.rope_factors.as_deref();
+        let ropes = config.ropes.iter().map(|rope| RopeTable::new(rope, factors, options.n_ctx)).collect();
+        let (set, n_ctx) = (options.kernels, options.n_ctx);
+        let load_ns = start.elapsed().as_nanos() as u64;
+        Ok(Arc::new(Model { config, weights, arena, ropes, pool, set, n_ctx, load_ns }))
+    }
+
+    /// The model in numbers.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
+    /// Longest context of a session.
+    pub fn n_ctx(&self) -> usize {
+        self.n_ctx
+    }
+
+    /// The instruction set.
+    pub fn kernels(&self) -> &KernelSet {
+        &self.set
+    }
+
+    /// Threads of a forward.
+    pub fn threads(&self) -> usize {
+        self.pool.count()
+    }
+
+    /// Bytes of the weights in memory.
+    pub fn weight_bytes(&self) -> usize {
+        self.arena.bytes().len()
+    }
+
+    /// What loading took.
+    pub fn load_ns(&self) -> u64 {
+        self.load_ns
+    }
+
+    /// Whether the model's threads live in this process (after a fork they do not).
+    pub fn is_alive(&self) -> bool {
+        self.pool.is_alive()
+    }
+}

@@ -1,0 +1,138 @@
+//! Rows of a forward, and activations packed for the products that follow.
+//!
+//! Small batches are packed by every worker for itself (which costs less than waiting for one another); large ones are packed once, tiles shared out.
+
+use quoth_kernels::KernelSet;
+use quoth_kernels::act::{ActKind, MAX_TILE, tiles};
+use quoth_kernels::matmul::Acts;
+
+use crate::pool::{Pool, Worker};
+use crate::shared::Shared;
+
+/// Up to so many rows, each worker packs all of them.
+const SELF_PACKED: usize = 17;
+
+/// Which packings some products want.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Kinds {
+    kinds: [bool; 3],
+}
+
+fn slot(kind: ActKind) -> usize {
+    match kind {
+        ActKind::F32 => 0,
+        ActKind::Q32 => 1,
+        ActKind::Q256 => 2,
+    }
+}
+
+impl Kinds {
+    pub(crate) fn of(kinds: impl IntoIterator<Item = ActKind>) -> Self {
+        let mut all = Kinds::default();
+        kinds.into_iter().for_each(|kind| all.kinds[slot(kind)] = true);
+        all
+    }
+
+    fn iter(self) -> impl Iterator<Item = ActKind> {
+        [ActKind::F32, ActKind::Q32, ActKind::Q256].into_iter().filter(move |kind| self.kinds[slot(*kind)])
+    }
+}
+
+/// Packed rows in up to three kinds.
+#[derive(Debug, Default)]
+pub(crate) struct Packed {
+    words: [Vec<u32>; 3],
+    m: usize,
+    k: usize,
+}
+
+impl Packed {
+    fn resize(&mut self, kinds: Kinds, m: usize, k: usize) {
+        (self.m, self.k) = (m, k);
+        for kind in kinds.iter() {
+            self.words[slot(kind)].resize(m * kind.row_words(k), 0);
+        }
+    }
+
+    /// The rows in one kind; they must have been packed in it.
+    pub(crate) fn acts(&self, kind: ActKind) -> Acts<'_> {
+        Acts::new(kind, self.m, self.k, &self.words[slot(kind)][..self.m * kind.row_words(self.k)])
+    }
+}
+
+/// A worker's own memory for packing.
+#[derive(Debug, Default)]
+pub(crate) struct Own {
+    pub(crate) packed: Packed,
+    tile: Vec<f32>,
+}
+
+/// Gives row `r` of what is to be packed: fills its floats.
+pub(crate) type Source<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
+
+/// Runs `then` on every worker with the packed rows: the one way from floats to products.
+///
+/// `own` is memory for each worker, `common` for rows that are packed together.
+pub(crate) fn with_packed(
+    pool: &Pool,
+    set: &KernelSet,
+    (kinds, m, k): (Kinds, usize, usize),
+    source: Source<'_>,
+    own: &mut [Own],
+    common: &mut Packed,
+    then: &(dyn Fn(Worker, &Packed) + Sync),
+) {
+    let owns = Shared::new(own);
+    if m <= SELF_PACKED {
+        return pool.run(|worker| {
+            // SAFETY: element i belongs to worker i alone.
+            let own = &mut unsafe { owns.part(worker.index..worker.index + 1) }[0];
+            own.packed.resize(kinds, m, k);
+            for kind_words in kinds.iter() {
+                let words = &mut own.packed.words[slot(kind_words)];
+                for (first, rows) in tiles(m) {
+                    let row_words = kind_words.row_words(k);
+                    let tile = &mut words[first * row_words..(first + rows) * row_words];
+                    pack_tile(set, kind_words, first, rows, k, source, &mut own.tile, tile);
+                }
+            }
+            then(worker, &own.packed);
+        });
+    }
+    common.resize(kinds, m, k);
+    let all: Vec<(usize, usize)> = tiles(m).collect();
+    for kind in kinds.iter() {
+        let row_words = kind.row_words(k);
+        let words = Shared::new(&mut common.words[slot(kind)]);
+        pool.run(|worker| {
+            // SAFETY: element i belongs to worker i alone.
+            let own = &mut unsafe { owns.part(worker.index..worker.index + 1) }[0];
+            for (first, rows) in &all[worker.share(all.len())] {
+                // SAFETY: tiles do not overlap, and each is in one worker's share.
+                let tile = unsafe { words.part(first * row_words..(first + rows) * row_words) };
+                pack_tile(set, kind, *first, *rows, k, source, &mut own.tile, tile);
+            }
+        });
+    }
+    let common = &*common;
+    pool.run(|worker| then(worker, common));
+}
+
+#[allow(clippy::too_many_arguments)]
+fn pack_tile(
+    set: &KernelSet,
+    kind: ActKind,
+    first: usize,
+    rows: usize,
+    k: usize,
+    source: Source<'_>,
+    floats: &mut Vec<f32>,
+    tile: &mut [u32],
+) {
+    floats.resize(MAX_TILE * k, 0.0);
+    let floats = &mut floats[..rows * k];
+    for (r, row) in floats.chunks_exact_mut(k).enumerate() {
+        source(first + r, row);
+    }
+    set.pack(kind, floats, k, tile);
+}

@@ -1,0 +1,288 @@
+//! A pool of threads that run one closure together: spin briefly, then park.
+//!
+//! [`Pool::run`] is a fork and a join: every worker calls the closure once with its index, the caller being worker 0. Work is divided by index and count
+//! alone ([`Worker::share`]), so who computes what never depends on timing, and by N5 it would not matter if it did.
+//!
+//! - **T1** `run` returns after every worker has left the closure, also if one panicked; the panic then continues in the caller.
+//! - **T2** Workers compute in the default float environment (N6); the caller's own is restored.
+//! - **T3** Waiting is bounded harm: a worker spins for [`SPINS`] and then parks until the next job; the caller spins as long and then yields, so a worker
+//!   that lost its core gets it back.
+//! - **T4** One job at a time: concurrent callers take turns, in whole jobs.
+//!
+//! Cost: about half a microsecond a job while the workers spin.
+
+use std::any::Any;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{JoinHandle, Thread};
+
+use quoth_kernels::env::DefaultFloats;
+
+/// How often a waiting thread looks before it gives way: some 30 microseconds, longer than any gap between the jobs of one forward.
+const SPINS: usize = 2_000;
+
+/// Most threads of a pool: beyond any machine's cores, below what could exhaust a process.
+pub const MAX_THREADS: usize = 256;
+
+/// One of the threads inside a job.
+#[derive(Debug, Clone, Copy)]
+pub struct Worker {
+    /// From 0 to `count` − 1.
+    pub index: usize,
+    /// Threads in the job.
+    pub count: usize,
+}
+
+impl Worker {
+    /// This worker's part of `0 .. n`: consecutive, disjoint, in order, and as even as whole numbers allow.
+    pub fn share(&self, n: usize) -> std::ops::Range<usize> {
+        n * self.index / self.count..n * (self.index + 1) / self.count
+    }
+}
+
+type Job<'a> = &'a (dyn Fn(Worker) + Sync);
+
+/// What the threads of a pool share.
+struct Control {
+    /// Number of the current job; a change starts it.
+    epoch: AtomicUsize,
+    /// Workers still inside the job.
+    running: AtomicUsize,
+    stop: AtomicBool,
+    /// The job of this epoch.
+    job: Mutex<Option<Job<'static>>>,
+    /// Whether worker i is parked or about to be.
+    parked: Vec<AtomicBool>,
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// See the module.
+pub struct Pool {
+    control: Arc<Control>,
+    handles: Vec<JoinHandle<()>>,
+    threads: Vec<Thread>,
+    caller: Mutex<()>,
+    /// Process that made the threads: they do not survive a fork.
+    process: u32,
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Pool({} threads)", self.count())
+    }
+}
+
+impl Pool {
+    /// Starts `count` − 1 threads; the caller of [`Self::run`] is the last one.
+    ///
+    /// # Errors
+    /// The system refused a thread.
+    ///
+    /// # Panics
+    /// If `count` is zero or above [`MAX_THREADS`].
+    pub fn new(count: usize) -> std::io::Result<Pool> {
+        assert!((1..=MAX_THREADS).contains(&count), "1 to {MAX_THREADS} threads");
+        let control = Arc::new(Control {
+            epoch: AtomicUsize::new(0),
+            running: AtomicUsize::new(0),
+            stop: AtomicBool::new(false),
+            job: Mutex::new(None),
+            parked: (1..count).map(|_| AtomicBool::new(false)).collect(),
+            panic: Mutex::new(None),
+        });
+        let mut pool =
+            Pool { control, handles: Vec::new(), threads: Vec::new(), caller: Mutex::new(()), process: std::process::id() };
+        for index in 1..count {
+            let control = pool.control.clone();
+            let builder = std::thread::Builder::new().name(format!("quoth-{index}"));
+            let handle = builder.spawn(move || work(&control, Worker { index, count }))?;
+            pool.threads.push(handle.thread().clone());
+            pool.handles.push(handle);
+        }
+        Ok(pool)
+    }
+
+    /// Threads of a job.
+    pub fn count(&self) -> usize {
+        self.threads.len() + 1
+    }
+
+    /// Whether the threads live in this process: after a fork they do not, and the pool must not be used.
+    pub fn is_alive(&self) -> bool {
+        self.process == std::process::id()
+    }
+
+    /// Runs `job` on every thread and returns when all are done.
+    ///
+    /// # Panics
+    /// With the panic of a worker, after all have finished.
+    pub fn run(&self, job: impl Fn(Worker) + Sync) {
+        let _turn = lock(&self.caller);
+        let _floats = DefaultFloats::set();
+        let count = self.count();
+        if count == 1 {
+            return job(Worker { index: 0, count });
+        }
+        let borrowed: Job<'_> = &job;
+        // SAFETY: only the lifetime changes. The job lives until this function returns, and it returns, by value or by panic, only after `running` has
+        // fallen to zero, that is after every worker has left the job for good (T1).
+        let shared = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(borrowed) };
+        let control = &*self.control;
+        *lock(&control.job) = Some(shared);
+        control.running.store(count - 1, Ordering::Relaxed);
+        control.epoch.fetch_add(1, Ordering::SeqCst);
+        for (parked, thread) in control.parked.iter().zip(&self.threads) {
+            if parked.load(Ordering::SeqCst) {
+                thread.unpark();
+            }
+        }
+        let own = catch_unwind(AssertUnwindSafe(|| job(Worker { index: 0, count })));
+        let mut looks = 0;
+        while control.running.load(Ordering::Acquire) > 0 {
+            looks += 1;
+            if looks < SPINS {
+                std::hint::spin_loop();
+            } else {
+                std::thread::yield_now();
+            }
+        }
+        *lock(&control.job) = None;
+        let theirs = lock(&control.panic).take();
+        match (own, theirs) {
+            (Err(panic), _) | (Ok(()), Some(panic)) => resume_unwind(panic),
+            (Ok(()), None) => {}
+        }
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        if !self.is_alive() {
+            // The threads belong to the parent process; joining them here would wait for ever.
+            self.handles.drain(..).for_each(std::mem::forget);
+            return;
+        }
+        self.control.stop.store(true, Ordering::SeqCst);
+        self.threads.iter().for_each(Thread::unpark);
+        for handle in self.handles.drain(..) {
+            // A worker catches its jobs' panics, so it ends normally.
+            let _ = handle.join();
+        }
+    }
+}
+
+fn work(control: &Control, worker: Worker) {
+    let _floats = DefaultFloats::set();
+    let mut seen = 0;
+    loop {
+        let Some(epoch) = wait(control, worker, seen) else { return };
+        seen = epoch;
+        let job = *lock(&control.job);
+        if let Some(job) = job
+            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(worker)))
+        {
+            lock(&control.panic).get_or_insert(panic);
+        }
+        control.running.fetch_sub(1, Ordering::Release);
+    }
+}
+
+/// The next epoch after `seen`, or `None` when the pool ends.
+fn wait(control: &Control, worker: Worker, seen: usize) -> Option<usize> {
+    let parked = &control.parked[worker.index - 1];
+    let mut looks = 0;
+    loop {
+        let epoch = control.epoch.load(Ordering::SeqCst);
+        if epoch != seen {
+            return Some(epoch);
+        }
+        if control.stop.load(Ordering::SeqCst) {
+            return None;
+        }
+        looks += 1;
+        if looks < SPINS {
+            std::hint::spin_loop();
+            continue;
+        }
+        // Say so first, look once more, then sleep: a caller that changes the epoch after this look sees the flag and wakes us.
+        parked.store(true, Ordering::SeqCst);
+        if control.epoch.load(Ordering::SeqCst) == seen && !control.stop.load(Ordering::SeqCst) {
+            std::thread::park();
+        }
+        parked.store(false, Ordering::SeqCst);
+        looks = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicU64;
+
+    #[test]
+    fn shares_are_disjoint_ordered_and_even() {
+        for count in 1..9 {
+            for n in [0, 1, 7, 60, 1000] {
+                let parts: Vec<_> = (0..count).map(|index| Worker { index, count }.share(n)).collect();
+                assert_eq!(parts.iter().flat_map(|p| p.clone()).collect::<Vec<_>>(), (0..n).collect::<Vec<_>>());
+                let sizes: Vec<_> = parts.iter().map(|p| p.len()).collect();
+                assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
+            }
+        }
+    }
+
+    #[test]
+    fn every_worker_runs_every_job_once_also_after_it_slept() {
+        for count in [1, 2, 3, 8] {
+            let pool = Pool::new(count).unwrap();
+            let calls: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
+            for round in 0..3000 {
+                if round % 1000 == 999 {
+                    std::thread::sleep(std::time::Duration::from_millis(20));
+                }
+                pool.run(|w| {
+                    calls[w.index].fetch_add(1, Ordering::Relaxed);
+                });
+            }
+            assert!(calls.iter().all(|c| c.load(Ordering::Relaxed) == 3000));
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_goes_on() {
+        let pool = Pool::new(3).unwrap();
+        for guilty in 0..3 {
+            let caught = catch_unwind(AssertUnwindSafe(|| pool.run(|w| assert!(w.index != guilty, "worker {guilty}"))));
+            let text = caught.unwrap_err();
+            assert!(text.downcast_ref::<String>().unwrap().contains(&format!("worker {guilty}")));
+            let sum = AtomicUsize::new(0);
+            pool.run(|w| {
+                sum.fetch_add(w.index, Ordering::Relaxed);
+            });
+            assert_eq!(sum.into_inner(), 3);
+        }
+    }
+
+    #[test]
+    fn callers_from_several_threads_take_turns() {
+        let pool = Pool::new(2).unwrap();
+        let inside = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            for _ in 0..4 {
+                scope.spawn(|| {
+                    for _ in 0..200 {
+                        pool.run(|_| {
+                            assert!(inside.fetch_add(1, Ordering::SeqCst) < 2, "two jobs at once");
+                            inside.fetch_sub(1, Ordering::SeqCst);
+                        });
+                    }
+                });
+            }
+        });
+    }
+}

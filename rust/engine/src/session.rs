@@ -1,0 +1,125 @@
+//! The bare machine: tokens in, rows of logits out, truncate at will.
+//!
+//! In: a model, tokens. Out: logits. A session owns a cache and scratch memory; any number of sessions share a model.
+
+use std::sync::Arc;
+
+use quoth_kernels::attend::KvKind;
+
+use crate::cache::KvCache;
+use crate::error::{Error, Result};
+use crate::model::{MAX_ROWS, Model, Scratch, Span, Want};
+
+/// See the module.
+#[derive(Debug)]
+pub struct Session {
+    model: Arc<Model>,
+    cache: KvCache,
+    scratch: Scratch,
+}
+
+impl Session {
+    /// An empty session with the model's context length.
+    ///
+    /// # Errors
+    /// `kind` cannot store heads of this model's width.
+    pub fn new(model: Arc<Model>, kind: KvKind) -> Result<Session> {
+        let cache = KvCache::new(model.config(), kind, model.n_ctx())?;
+        Ok(Session { model, cache, scratch: Scratch::default() })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
+    /// Cached tokens.
+    pub fn len(&self) -> usize {
+        self.cache.len()
+    }
+
+    /// Whether nothing is cached.
+    pub fn is_empty(&self) -> bool {
+        self.cache.is_empty()
+    }
+
+    /// Appends tokens and gives each row of logits, or the last, to `each` with the index of its token. Long inputs go in several passes, with the same bits.
+    /// `progress` is asked after every pass with the tokens done; false stops.
+    ///
+    /// # Errors
+    /// No token is given, one is out of range, the context is full, or the caller stopped. The session then holds what it held before.
+    pub fn forward(
+        &mut self,
+        tokens: &[u32],
+        want: Want,
+        each: &mut dyn FnMut(usize, &mut [f32]),
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<()> {
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        let before = self.cache.len();
+        let n_ctx = self.cache.n_ctx();
+        if before + tokens.len() > n_ctx {
+            return Err(Error::ContextFull { cached: before, asked: tokens.len(), n_ctx });
+        }
+        let result = self.passes(tokens, want, each, progress);
+        if result.is_err() {
+            self.cache.truncate(before)?;
+        }
+        result
+    }
+
+    fn passes(
+        &mut self,
+        tokens: &[u32],
+        want: Want,
+        each: &mut dyn FnMut(usize, &mut [f32]),
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<()> {
+        let n_vocab = self.model.config().n_vocab;
+        // Check before the first pass, so that a bad token late in the input costs no work.
+        if let Some((i, &token)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= n_vocab) {
+            return Err(Error::TokenRange { token, pos: self.cache.len() + i, last: n_vocab - 1 });
+        }
+        let mut done = 0;
+        for part in tokens.chunks(MAX_ROWS) {
+            let mut span = [Span { cache: &mut self.cache, tokens: part }];
+            let logits = self.model.forward(&mut span, want, &mut self.scratch)?;
+            done += part.len();
+            match want {
+                Want::All => {
+                    let first = done - part.len();
+                    logits.chunks_exact_mut(n_vocab).enumerate().for_each(|(i, row)| each(first + i, row));
+                }
+                Want::Last if done == tokens.len() => each(done - 1, logits),
+                Want::Last => {}
+            }
+            if !progress(done) && done < tokens.len() {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(())
+    }
+
+    /// Forgets everything after the first `n` tokens.
+    ///
+    /// # Errors
+    /// A window layer has already forgotten positions that a query at `n` would see; nothing changes.
+    pub fn truncate(&mut self, n: usize) -> Result<()> {
+        self.cache.truncate(n)
+    }
+
+    /// An independent session with the first `n` tokens of this one.
+    ///
+    /// # Errors
+    /// As [`Self::truncate`], or memory ran out.
+    pub fn fork(&self, n: usize) -> Result<Session> {
+        Ok(Session { model: self.model.clone(), cache: self.cache.copy_prefix(n)?, scratch: Scratch::default() })
+    }
+}
