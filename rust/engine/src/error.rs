@@ -59,6 +59,8 @@ pub enum Error {
     /// Memory could not be had.
     #[error("cannot allocate {bytes} bytes for {what}: {source}")]
     Memory { bytes: usize, what: &'static str, source: std::io::Error },
+    #[error("the model's threads belong to the process that loaded it, this one was forked from it")]
+    Forked,
     #[error("cannot start {count} threads: {source}")]
     Threads { count: usize, source: std::io::Error },
     /// The caller asked to stop.
@@ -113,7 +115,7 @@ impl Error {
             Error::Option { .. } | Error::TokenRange { .. } | Error::EmptyPrompt | Error::Rewind { .. } => ErrorKind::Options,
             Error::ContextFull { .. } => ErrorKind::ContextFull,
             Error::Cancelled => ErrorKind::Cancelled,
-            Error::Callback { .. } | Error::Internal(_) => ErrorKind::Internal,
+            Error::Forked | Error::Callback { .. } | Error::Internal(_) => ErrorKind::Internal,
         }
     }
 }

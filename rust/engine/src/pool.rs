@@ -25,6 +25,41 @@ const SPINS: usize = 2_000;
 /// Most threads of a pool: beyond any machine's cores, below what could exhaust a process.
 pub const MAX_THREADS: usize = 256;
 
+/// Physical cores that this process may use: the affinity mask, hyper-threads of one core counted once. At least 1.
+pub fn default_threads() -> usize {
+    let allowed = allowed_cpus();
+    if allowed.is_empty() {
+        return std::thread::available_parallelism().map_or(1, |n| n.get()).min(MAX_THREADS);
+    }
+    let cores: std::collections::BTreeSet<String> = allowed
+        .iter()
+        .map(|cpu| {
+            let path = format!("/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list");
+            // Where the system says nothing of siblings, every processor counts.
+            std::fs::read_to_string(path).unwrap_or_else(|_| format!("cpu {cpu}"))
+        })
+        .collect();
+    // A container's quota can be tighter than its mask.
+    let quota = std::thread::available_parallelism().map_or(usize::MAX, |n| n.get());
+    cores.len().min(quota).clamp(1, MAX_THREADS)
+}
+
+/// Processors in the affinity mask; none where the system has no such thing.
+fn allowed_cpus() -> Vec<usize> {
+    let Ok(status) = std::fs::read_to_string("/proc/self/status") else { return Vec::new() };
+    let Some(list) = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:")) else { return Vec::new() };
+    parse_cpu_list(list.trim())
+}
+
+/// Processors of a list such as `0-3,8`.
+fn parse_cpu_list(list: &str) -> Vec<usize> {
+    let range = |part: &str| {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        Some(first.trim().parse::<usize>().ok()?..=last.trim().parse::<usize>().ok()?.min(1 << 16))
+    };
+    list.split(',').filter_map(range).flatten().collect()
+}
+
 /// One of the threads inside a job.
 #[derive(Debug, Clone, Copy)]
 pub struct Worker {
@@ -234,6 +269,14 @@ mod tests {
                 assert!(sizes.iter().max().unwrap() - sizes.iter().min().unwrap() <= 1);
             }
         }
+    }
+
+    #[test]
+    fn lists_of_processors_are_read_as_linux_writes_them() {
+        assert_eq!(parse_cpu_list("0-3,8,10-11"), [0, 1, 2, 3, 8, 10, 11]);
+        assert_eq!(parse_cpu_list("5"), [5]);
+        assert_eq!(parse_cpu_list(""), []);
+        assert!(default_threads() >= 1);
     }
 
     #[test]

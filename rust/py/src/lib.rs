@@ -1,9 +1,25 @@
 //! The boundary: converts, checks, releases the GIL and maps errors. No arithmetic, no policy.
-#![allow(missing_docs)]
+//!
+//! Every call that computes runs detached from the interpreter, inside [`errors::guarded`], which turns engine errors into Python exceptions and a panic
+//! into `InternalError`. A session belongs to one caller at a time: a second one gets `BusyError` at once, never a wait while it holds the interpreter.
+#![allow(missing_docs, reason = "the Python docstrings are the documentation; `_core` is private")]
+
+mod convert;
+mod errors;
+mod gguf;
+mod model;
+mod session;
 
 use pyo3::prelude::*;
 
 #[pymodule]
-fn _core(_m: &Bound<'_, PyModule>) -> PyResult<()> {
+fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
+    m.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    m.add_class::<gguf::GgufFile>()?;
+    m.add_class::<model::Model>()?;
+    m.add_class::<session::Session>()?;
+    m.add_function(wrap_pyfunction!(model::kernel_sets, m)?)?;
+    m.add_function(wrap_pyfunction!(model::default_threads, m)?)?;
+    m.add_function(wrap_pyfunction!(model::architectures, m)?)?;
     Ok(())
 }

@@ -161,6 +161,12 @@ fn what_was_never_verified_is_not_counted() {
     suggest(&mut cascade, &[5], 4);
     cascade.observe(&[3, 4, 8]).unwrap();
     assert_eq!(counts(&cascade, "conversation"), (0, 0), "another suggestion forgets the first");
+    for (context, max) in [(&[][..], 4), (&stream[..], 1)] {
+        suggest(&mut cascade, &stream, 4);
+        suggest(&mut cascade, context, max);
+        cascade.observe(&[3, 4, 5, 6, 9, 1, 2]).unwrap();
+        assert_eq!(counts(&cascade, "conversation"), (0, 0), "so does one that cannot draft");
+    }
     suggest(&mut cascade, &stream, 4);
     cascade.clear_references();
     cascade.observe(&[3]).unwrap();
@@ -190,6 +196,9 @@ fn a_source_that_is_mostly_wrong_is_muted_keeps_learning_and_comes_back() {
     assert!(!cascade.stats()[0].muted);
     assert_eq!(suggest(&mut cascade, &[2], 4), [3, 4, 7, 2], "what was committed meanwhile is known");
     assert_eq!(cascade.pending, Some(Origin::Conversation));
+    cascade.observe(&[9, 1, 2]).unwrap();
+    assert!(!cascade.stats()[0].muted, "four more drafted tokens do not fill the window again");
+    assert_eq!(cascade.stats()[0].drafted, 12);
 }
 
 #[test]

@@ -266,6 +266,35 @@ fn fruitless_drafting_is_charged_to_the_next_verification() {
 }
 
 #[test]
+fn small_idle_shares_are_no_debt() {
+    let mut gate = flat(1.2);
+    gate.record_plain(10_000, 0);
+    (0..1000).for_each(|_| gate.record_plain(10_090, 90));
+    gate.record_verify(4, 0, 1, 0);
+    gate.record_verify(4, 0, 1, 0);
+    assert_eq!(gate.state(), GateState::Open, "0.4 lost, whatever the estimate says");
+}
+
+#[test]
+fn a_probe_starts_without_the_debt_that_closed_the_gate() {
+    let options = GateOptions { max_debt: 5.0, reprobe_after: 1, reprobe_max: 1, ..GateOptions::default() };
+    let mut gate = Gate::new(table(&[(1, 2.0)]), options).unwrap();
+    (0..5).for_each(|_| gate.record_verify(4, 0, 1, 0));
+    assert_eq!(gate.state(), GateState::Closed);
+    assert!(gate.allows());
+    (0..3).for_each(|_| gate.record_verify(4, 0, 1, 0));
+    assert_eq!(gate.state(), GateState::Probing, "3 lost of 5");
+
+    let mut gate = flat(2.0);
+    gate.record_plain(1000, 0);
+    gate.record_plain(6000, 5000);
+    assert_eq!(gate.state(), GateState::Closed);
+    refused(&mut gate);
+    gate.record_verify(4, 4, 5, 0);
+    assert_eq!(gate.stats().estimated_speedup, Some(2.5), "nor with the drafting time that did");
+}
+
+#[test]
 fn what_was_earned_may_be_lost_again_but_not_more() {
     let options = GateOptions { credit: 8.0, ..GateOptions::default() };
     let losses = |credit_from: usize, new_request: bool| {

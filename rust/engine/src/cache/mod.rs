@@ -211,14 +211,12 @@ impl KvCache {
             .iter_mut()
             .map(|g| (g.first, g.blocks.iter_mut().map(|b| Shared::new(b.bytes_mut())).collect()))
             .collect();
-        Lent { len: self.len, places: &self.places, blocks }
+        Lent { places: &self.places, blocks }
     }
 }
 
 /// A cache during a forward: threads write the chunks of their heads, then all read.
 pub(crate) struct Lent<'a> {
-    /// Positions cached before this forward.
-    pub(crate) len: usize,
     places: &'a [Place],
     blocks: Vec<(usize, Vec<Shared<'a, u8>>)>,
 }

@@ -1,0 +1,223 @@
+"""A model in memory, and the bare session over it.
+
+In: a file or the name of a model. Out: sessions and decoders. Loading repacks the weights for this CPU; the file is not needed afterwards.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from quoth import _core
+from quoth.errors import OptionsError
+from quoth.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+__all__ = ["Metadata", "Model", "Session"]
+
+_log = logging.getLogger("quoth")
+
+KvType = Literal["f16", "q8_0"]
+
+
+class Metadata(Mapping[str, Any]):
+    """The keys and values of a GGUF file, in the order of the file. Arrays are lists; text that is not UTF-8 is bytes."""
+
+    def __init__(self, file: _core.GgufFile) -> None:
+        self._file = file
+
+    def __getitem__(self, key: str) -> Any:
+        return self._file[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._file.keys())
+
+    def __len__(self) -> int:
+        return len(self._file)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and key in self._file
+
+
+class Model:
+    """A GGUF model, ready to run. Safe to use from several threads; each session or decoder belongs to one at a time.
+
+    Args:
+        path: A GGUF file (of a split model, any part), or a model name as `quoth pull` takes it: `smollm2`, `hf:org/repo/file.gguf`.
+        n_ctx: Longest context of a session, in tokens. None: what the model was made for, at most 4096.
+        threads: Threads of a forward. None: `QUOTH_THREADS`, or the physical cores that the process may use.
+        kv_type: How keys and values are cached: `f16`, or `q8_0` at 53 % of the memory.
+        kernels: An instruction set: `scalar`, `avx2`, `avx512`, `neon`. None: `QUOTH_KERNELS`, or the best that this CPU has. All give the same bits.
+            `reference` multiplies dequantized weights in plain code, for tests.
+        pre: Name of the splitter of a byte-level vocabulary, for files that name none or an unknown one.
+        progress: Called while loading with bytes done and bytes in all. An exception from it stops the loading.
+
+    Attributes:
+        n_ctx: Longest context of a session, in tokens.
+        n_vocab: Tokens of the vocabulary, and width of a row of logits.
+        metadata: Keys and values of the file.
+        kv_type: How new sessions cache keys and values.
+
+    Raises:
+        FileNotFoundError, OSError: The file cannot be read.
+        ModelFileError: The file is not a model that is supported; the message says why.
+        OptionsError: An argument is out of range.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        n_ctx: int | None = 4096,
+        threads: int | None = None,
+        kv_type: KvType = "f16",
+        kernels: str | None = None,
+        pre: str | None = None,
+        progress: Callable[[int, int], object] | None = None,
+    ) -> None:
+        from quoth.hub import resolve  # noqa: PLC0415  the hub's imports are not needed where a file is given
+
+        if kv_type not in ("f16", "q8_0"):
+            raise OptionsError(f"kv_type is {kv_type!r}, expected f16 or q8_0")
+        threads = _threads(threads)
+        kernels = kernels if kernels is not None else os.environ.get("QUOTH_KERNELS") or None
+        self.path = Path(resolve(path))
+        self._file = _core.GgufFile(self.path)
+        self.metadata = Metadata(self._file)
+        self._pre = pre
+        if n_ctx is None:
+            n_ctx = min(4096, _trained_context(self.metadata))
+        if isinstance(n_ctx, bool) or not isinstance(n_ctx, int) or n_ctx < 1:
+            raise OptionsError(f"n_ctx is {n_ctx!r}, expected a whole number of at least 1")
+        self._model = _core.Model(self._file, n_ctx, threads, kernels, progress)
+        self.kv_type: KvType = kv_type
+        _log.info(
+            "loaded %s: %s, %d bytes of weights, kernels %s, %d threads, %.0f ms",
+            self.path, self.metadata.get("general.architecture"), self._model.weight_bytes,
+            self._model.kernels_detail, self._model.threads, self._model.load_ns / 1e6,
+        )  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"Model({str(self.path)!r}, n_ctx={self.n_ctx}, threads={self.threads}, kernels={self.kernels!r})"
+
+    @property
+    def n_ctx(self) -> int:
+        return self._model.n_ctx
+
+    @property
+    def n_vocab(self) -> int:
+        return self._model.n_vocab
+
+    @property
+    def threads(self) -> int:
+        """Threads of a forward."""
+        return self._model.threads
+
+    @property
+    def kernels(self) -> str:
+        """The instruction set in use."""
+        return self._model.kernels
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The model in numbers: `arch n_vocab n_ctx_train n_layer n_embd n_head n_head_kv head_dim n_ff`, of the first layer where layers differ."""
+        return self._model.config()
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, made from the file.
+
+        Raises:
+            TokenizerError: The file's vocabulary is damaged, or its kind or splitter unknown.
+        """
+        return Tokenizer.from_metadata(self.metadata, pre=self._pre)
+
+    def session(self) -> Session:
+        """A new empty session: rows of tokens in, rows of logits out."""
+        return Session(self)
+
+
+class Session:
+    """The bare machine: tokens in, rows of logits out, rewind at will. Made by `Model.session`.
+
+    `len(session)` is the number of cached tokens. A session belongs to one caller at a time; a second one gets `BusyError`.
+    """
+
+    def __init__(self, model: Model, _core_session: _core.Session | None = None) -> None:
+        self.model = model
+        self._session = _core_session if _core_session is not None else _core.Session(model._model, model.kv_type)
+
+    def __len__(self) -> int:
+        return len(self._session)
+
+    def __repr__(self) -> str:
+        return f"Session({len(self)} of {self.model.n_ctx} tokens)"
+
+    def forward(
+        self, tokens: Sequence[int] | NDArray[np.integer[Any]], rows: Literal["all", "last"] = "all"
+    ) -> NDArray[np.float32]:
+        """Append tokens and compute their logits.
+
+        The interpreter is released meanwhile; Ctrl-C stops between passes of 512 tokens and leaves the session as it was.
+
+        Args:
+            tokens: Token ids, each 0 to `n_vocab` - 1; at least one.
+            rows: `all` rows, or the `last` one alone.
+
+        Returns:
+            float32 `[len(tokens), n_vocab]`, or `[1, n_vocab]`. Row i holds the raw logits of the token after `tokens[i]`; the same bits however the
+            tokens are split over calls, and whatever the threads and the instruction set.
+
+        Raises:
+            OptionsError: No token, or one out of range. The session is unchanged, as after every error.
+            ContextFullError: The tokens do not fit `n_ctx`.
+            BusyError: Another caller is using the session.
+        """
+        return self._session.forward(tokens, rows)
+
+    def truncate(self, n: int) -> None:
+        """Forget everything after the first `n` tokens; more than are cached changes nothing.
+
+        Raises:
+            OptionsError: `n` is negative, or layers with a sliding window no longer keep what a token at `n` would see.
+        """
+        if n < 0:
+            raise OptionsError(f"n is {n}, expected at least 0")
+        self._session.truncate(n)
+
+    def fork(self, n: int | None = None) -> Session:
+        """A new session that holds the first `n` tokens of this one (None: all), bit for bit."""
+        if n is not None and n < 0:
+            raise OptionsError(f"n is {n}, expected at least 0")
+        return Session(self.model, self._session.fork(len(self) if n is None else n))
+
+
+def _threads(threads: int | None) -> int:
+    """The number of threads to use."""
+    source = "threads"
+    value: object = threads
+    if value is None:
+        value = os.environ.get("QUOTH_THREADS") or None
+        source = "QUOTH_THREADS"
+    if value is None:
+        return _core.default_threads()
+    try:
+        number = int(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else 0
+    except ValueError:
+        number = 0
+    if not 1 <= number <= 256:
+        raise OptionsError(f"{source} is {value!r}, expected a whole number of 1 to 256")
+    return number
+
+
+def _trained_context(metadata: Metadata) -> int:
+    """The context that a model was made for; 4096 where the file does not say."""
+    length = metadata.get(f"{metadata.get('general.architecture')}.context_length", 4096)
+    return length if isinstance(length, int) and length > 0 else 4096

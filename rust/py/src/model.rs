@@ -1,0 +1,138 @@
+//! A loaded model.
+
+use std::sync::{Arc, Mutex};
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use quoth_engine::model::{self, LoadOptions};
+use quoth_engine::{Error, pool};
+use quoth_kernels::KernelSet;
+
+use crate::errors::{guarded, options};
+use crate::gguf::GgufFile;
+
+#[pyclass(module = "quoth._core", frozen)]
+pub(crate) struct Model {
+    pub(crate) model: Arc<model::Model>,
+}
+
+/// Names of the instruction sets of this CPU, slowest first.
+#[pyfunction]
+pub(crate) fn kernel_sets() -> Vec<(&'static str, &'static str)> {
+    KernelSet::available().iter().map(|set| (set.name(), set.detail())).collect()
+}
+
+/// Physical cores that this process may use.
+#[pyfunction]
+pub(crate) fn default_threads() -> usize {
+    pool::default_threads()
+}
+
+/// Names of the supported architectures.
+#[pyfunction]
+pub(crate) fn architectures() -> Vec<&'static str> {
+    model::supported().collect()
+}
+
+#[pymethods]
+impl Model {
+    #[new]
+    #[pyo3(signature = (file, n_ctx, threads, kernels, progress))]
+    fn new(
+        py: Python<'_>,
+        file: &GgufFile,
+        n_ctx: usize,
+        threads: usize,
+        kernels: Option<&str>,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<Self> {
+        let kernels = match kernels {
+            None => KernelSet::best(),
+            Some(name) => KernelSet::named(name).map_err(|names| {
+                options(py, format!("kernels is `{name}`, expected one of {} on this machine", names.join(", ")))
+            })?,
+        };
+        let load = LoadOptions { n_ctx, threads, kernels };
+        let raised = Mutex::new(None);
+        let model = guarded(py, &raised, || {
+            let mut report = |done: usize, total: usize| {
+                Python::attach(|py| {
+                    let told = progress.as_ref().map_or(Ok(()), |progress| progress.call1(py, (done, total)).map(drop));
+                    match told.and_then(|()| py.check_signals()) {
+                        Ok(()) => true,
+                        Err(exception) => {
+                            if let Ok(mut raised) = raised.lock() {
+                                *raised = Some(exception);
+                            }
+                            false
+                        }
+                    }
+                })
+            };
+            model::Model::load(&file.file, &load, &mut report)
+        })?;
+        Ok(Model { model })
+    }
+
+    /// The model in numbers.
+    fn config<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let config = self.model.config();
+        let dict = PyDict::new(py);
+        dict.set_item("arch", config.arch)?;
+        dict.set_item("n_vocab", config.n_vocab)?;
+        dict.set_item("n_ctx_train", config.n_ctx_train)?;
+        dict.set_item("n_layer", config.n_layer())?;
+        dict.set_item("n_embd", config.n_embd)?;
+        dict.set_item("n_head", config.layers[0].n_head)?;
+        dict.set_item("n_head_kv", config.layers[0].n_head_kv)?;
+        dict.set_item("head_dim", config.layers[0].head_dim)?;
+        dict.set_item("n_ff", config.layers[0].n_ff)?;
+        Ok(dict)
+    }
+
+    #[getter]
+    fn n_ctx(&self) -> usize {
+        self.model.n_ctx()
+    }
+
+    #[getter]
+    fn n_vocab(&self) -> usize {
+        self.model.config().n_vocab
+    }
+
+    #[getter]
+    fn threads(&self) -> usize {
+        self.model.threads()
+    }
+
+    #[getter]
+    fn kernels(&self) -> &'static str {
+        self.model.kernels().name()
+    }
+
+    #[getter]
+    fn kernels_detail(&self) -> &'static str {
+        self.model.kernels().detail()
+    }
+
+    #[getter]
+    fn weight_bytes(&self) -> usize {
+        self.model.weight_bytes()
+    }
+
+    #[getter]
+    fn load_ns(&self) -> u64 {
+        self.model.load_ns()
+    }
+}
+
+impl Model {
+    /// The model, if its threads live in this process.
+    pub(crate) fn alive(&self) -> Result<Arc<model::Model>, Error> {
+        if self.model.is_alive() {
+            Ok(self.model.clone())
+        } else {
+            Err(Error::Forked)
+        }
+    }
+}
