@@ -20,189 +20,28 @@
 //!     never show that the table is wrong, or that steps have grown dearer with the context.
 //! G7  Time comes in as numbers. The same calls give the same decisions.
 //!
-//! What useless drafts lose is then bounded: per probe `max_debt` and the excess of one verification, and probes grow
+//! What useless drafts lose is then bounded: per probe `max_debt` and the excess of two verifications, and probes grow
 //! rarer, to one in `reprobe_max` steps.
 //! Cost: constant per step. Sources: Fucina's cost gate (G2, G3, budget, rescale); G1's whole step, G4 and G5 are ours.
 
 use std::collections::VecDeque;
-use std::fmt;
 
-use crate::cost::{CostTable, MAX_DRAFT};
-use crate::error::{OptionsError, check_range};
+use crate::cost::CostTable;
+use crate::error::OptionsError;
 
+mod options;
+mod stats;
 #[cfg(test)]
 mod tests;
+
+pub use options::GateOptions;
+pub use stats::{GateReason, GateState, GateStats};
 
 /// How much of a new live measurement enters the scale, and between which bounds one may lie.
 const SCALE_STEP: f64 = 0.2;
 const SCALE_BOUNDS: (f64, f64) = (0.25, 4.0);
 /// How much of a new plain step enters the running plain step.
 const PLAIN_STEP: f64 = 0.25;
-
-/// Knobs of the gate. The defaults are meant for everyone.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct GateOptions {
-    /// Verifications in the ring, 2 to 4096.
-    pub window: usize,
-    /// Least estimated speedup that keeps the gate open, 0.5 to 10.
-    pub min_speedup: f64,
-    /// What a probe must show above `min_speedup`, 0 to 10.
-    pub probe_margin: f64,
-    /// Closed steps before the first probe, at least 1.
-    pub reprobe_after: u32,
-    /// Most closed steps before a probe, at least `reprobe_after`.
-    pub reprobe_max: u32,
-    /// Verifications in a probe, 1 to `window`.
-    pub probe_steps: usize,
-    /// Shortest draft that the decoder verifies, 1 to 4096.
-    pub min_draft: usize,
-    /// Whether recent acceptance limits the next draft.
-    pub adapt_budget: bool,
-    /// Most plain steps that the first verification after an empty ring may cost above a plain step, 0 to 1000.
-    pub first_risk: f64,
-    /// Debt in plain steps that closes the gate if the estimate agrees, 0 to 1000.
-    pub max_debt: f64,
-    /// Gain in plain steps that a run may lose again before a bad estimate closes the gate, 0 to 1000.
-    pub credit: f64,
-    /// Share of the following wait that the loss of a closed phase may amount to, 0.001 to 1.
-    pub loss_share: f64,
-    /// Share of a plain step that drafting may take without counting as debt when no draft comes of it, 0 to 1.
-    pub idle_share: f64,
-    /// Timings left out of the live scale: of the first steps, and of the first verifications. First runs are slow.
-    pub warmup: u32,
-    /// Timed verifications after which a plain step is asked for if none was timed yet, at least 1.
-    pub baseline_after: u32,
-    /// Timed verifications after which another plain step is asked for, at least 1.
-    pub baseline_every: u32,
-}
-
-impl Default for GateOptions {
-    fn default() -> Self {
-        Self {
-            window: 16,
-            min_speedup: 1.0,
-            probe_margin: 0.10,
-            reprobe_after: 128,
-            reprobe_max: 1024,
-            probe_steps: 4,
-            min_draft: 2,
-            adapt_budget: true,
-            first_risk: 0.5,
-            max_debt: 1.0,
-            credit: 8.0,
-            loss_share: 0.01,
-            idle_share: 0.01,
-            warmup: 1,
-            baseline_after: 8,
-            baseline_every: 256,
-        }
-    }
-}
-
-impl GateOptions {
-    /// The defaults, with the shortest draft that pays under `costs`.
-    pub fn for_costs(costs: &CostTable) -> Self {
-        Self { min_draft: costs.shortest_draft(), ..Self::default() }
-    }
-
-    /// Checks every range.
-    ///
-    /// # Errors
-    /// The first option that is out of its range.
-    pub fn validate(&self) -> Result<(), OptionsError> {
-        check_range("window", self.window, 2, 4096)?;
-        check_range("min_speedup", self.min_speedup, 0.5, 10.0)?;
-        check_range("probe_margin", self.probe_margin, 0.0, 10.0)?;
-        check_range("reprobe_after", self.reprobe_after, 1, u32::MAX)?;
-        check_range("reprobe_max", self.reprobe_max, self.reprobe_after, u32::MAX)?;
-        check_range("probe_steps", self.probe_steps, 1, self.window)?;
-        check_range("min_draft", self.min_draft, 1, MAX_DRAFT)?;
-        check_range("first_risk", self.first_risk, 0.0, 1000.0)?;
-        check_range("max_debt", self.max_debt, 0.0, 1000.0)?;
-        check_range("credit", self.credit, 0.0, 1000.0)?;
-        check_range("loss_share", self.loss_share, 0.001, 1.0)?;
-        check_range("idle_share", self.idle_share, 0.0, 1.0)?;
-        check_range("baseline_after", self.baseline_after, 1, u32::MAX)?;
-        check_range("baseline_every", self.baseline_every, 1, u32::MAX)
-    }
-}
-
-/// Whether the gate lets drafts through.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum GateState {
-    /// Drafting pays, or has not been shown not to.
-    #[default]
-    Open,
-    /// Drafting did not pay; plain steps until the wait is over.
-    Closed,
-    /// A few verifications decide.
-    Probing,
-}
-
-impl fmt::Display for GateState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Open => "open",
-            Self::Closed => "closed",
-            Self::Probing => "probing",
-        })
-    }
-}
-
-/// Why the gate last closed.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub enum GateReason {
-    /// Verifications committed less than they cost.
-    Loss {
-        /// Verifications judged.
-        verifies: usize,
-        /// Tokens that they committed.
-        committed: u64,
-        /// What they cost, in plain steps.
-        cost: f64,
-    },
-    /// Drafting took time and brought no drafts that paid for it.
-    Idle {
-        /// Share of a plain step that the last fruitless suggestion took.
-        share: f64,
-    },
-}
-
-impl fmt::Display for GateReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Loss { verifies, committed, cost } => {
-                write!(f, "{verifies} verifications committed {committed} tokens at the cost of {cost:.1} plain steps")
-            }
-            Self::Idle { share } => write!(f, "drafting took {share:.2} plain steps and found nothing to verify"),
-        }
-    }
-}
-
-/// What the gate has seen and decided.
-#[derive(Debug, Clone, PartialEq)]
-pub struct GateStats {
-    /// The state now.
-    pub state: GateState,
-    /// Committed tokens per cost over the ring; `None` while the ring is empty.
-    pub estimated_speedup: Option<f64>,
-    /// How often the gate closed from open.
-    pub trips: u64,
-    /// Probes begun.
-    pub probes: u64,
-    /// Probes that opened the gate.
-    pub reopened: u64,
-    /// Steps that a closed gate refused a draft.
-    pub closed_steps: u64,
-    /// Asked steps until the next probe; 0 unless closed.
-    pub probe_in: u32,
-    /// Live correction of the cost table.
-    pub scale: f64,
-    /// The running plain step in ns; `None` before one was timed.
-    pub plain_ns: Option<f64>,
-    /// Why the gate last closed.
-    pub reason: Option<GateReason>,
-}
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
