@@ -8,6 +8,7 @@ from datetime import datetime
 from pathlib import Path
 
 import pytest
+
 from quoth.errors import TokenizerError
 from quoth.template import ChatTemplate, TemplateError
 from quoth.tokenizer import Tokenizer
@@ -68,7 +69,7 @@ def reference():
     return module.render_jinja_template
 
 
-def by_reference(source, messages, add_generation_prompt, tools, documents, variables):
+def by_reference(source, messages, add_generation_prompt, tools, documents, variables):  # noqa: PLR0917
     messages = [{key: value for key, value in message.items() if value is not None} for message in messages]
     text = reference()([messages], tools=tools, documents=documents, chat_template=source,
                        add_generation_prompt=add_generation_prompt, **{**SPECIAL, **variables})[0][0]  # fmt: skip

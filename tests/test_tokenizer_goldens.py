@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+
 from quoth.errors import TokenizerError
 from quoth.tokenizer import Tokenizer
 from vocabularies import SHARED, goldens, read_metadata, tiny_goldens, tiny_vocabulary, vocabulary

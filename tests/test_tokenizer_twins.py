@@ -8,10 +8,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from quoth.errors import TokenizerError
 from quoth.tokenizer import Tokenizer
-from quoth.vocabulary.bpe import _pre_tokenizer
+from quoth.vocabulary import bpe
+from quoth.vocabulary.bpe import MergeEncoder, _pre_tokenizer
 from quoth.vocabulary.splitters import EACH_NUMBER, SPLITTERS, splitter
+from quoth.vocabulary.tokens import TokenTable
 from vocabularies import (
     NaiveMerges,
     mixed_text,
@@ -25,9 +28,10 @@ from vocabularies import (
 
 SAMPLES = [
     "Hello WORLD, it's 1234567 x12 \u4e2d\u6587\u6f22\u5b57abc'LL   \n\n  (x):\n\ttabs\r\n\r\n'Tis I'D 'sS",
-    "  a\u00a0b\u3000c \u0c87\u0c82 e\u0301a\u0308 \u0e1c\u0e39\u0e49 \u10d0\u10d1 \u00b5\u212b\u2126 \u01c5\u02b0 \uff21\uff5a\uff01\u3002 42 ",
-    "<sentinel:12>IMGIMGABCZ $+<=>^~|` ... \u2026\u201cq\u201d\u2014 \uac00\ub098\ub2e4 1,000,000.00 v1.2.3 \u00bd\u2167 ",
-    "\u1100\u1161 \u0628\u0650\u0633\u0652 \ua000\u2f00 \u1780\u1000 \u3105\u31a0 \ufe30\uff65 \u4e2d\uff0c\u3002\u3001\u0964\u06d4\u060c",
+    "  a\u00a0b\u3000c \u0c87\u0c82 e\u0301a\u0308 \u0e1c\u0e39\u0e49 \u10d0\u10d1 \u00b5\u212b\u2126 ",
+    "\u01c5\u02b0 \uff21\uff5a\uff01\u3002 42 \u4e2d\uff0c\u3002\u3001\u0964\u06d4\u060c",
+    "<sentinel:12>IMGIMGABCZ $+<=>^~|` ... \u2026\u201cq\u201d\u2014 1,000,000.00 v1.2.3 \u00bd\u2167 ",
+    "\u1100\u1161 \u0628\u0650\u0633\u0652 \ua000\u2f00 \u1780\u1000 \u3105\u31a0 \ufe30\uff65 \uac00\ub098\ub2e4",
     "camelCaseHTTPServer2Go snake_case __init__ -> :: && || ;; {}();  \n \n\n   end   ",
     "",
     " ",
@@ -50,6 +54,29 @@ def test_each_splitter_cuts_as_its_expressions_say(name):
             found = [bytes(alphabet[character] for character in piece).decode() for piece in found]
         assert found == word_pieces(text, name), text
         assert "".join(found) == text
+
+
+RUNS = [" ", "\n", "\r\n", "7", "x", "X", "xY", ".", "\u4e2d", "e\u0301", "'s", "a ", " \n", "-1 "]
+
+
+@pytest.mark.parametrize("name", sorted({cuts: name for name, cuts in SPLITTERS.items()}.values()))
+def test_a_text_in_windows_has_the_ids_of_the_whole(name, monkeypatch):
+    cuts = splitter(name)
+    metadata = tiny_vocabulary("gemma4") if cuts.metaspace else vocabulary("gpt-2")
+    table = TokenTable(metadata, byte_alphabet=not cuts.metaspace)
+    encoder = MergeEncoder(table, metadata["tokenizer.ggml.merges"], cuts)
+    draw = random.Random(1)
+    runs = [draw.choice(RUNS) * draw.randrange(1, 99) for _ in range(60)]
+    text = "".join([*SAMPLES, *runs, " " * 1100, *SAMPLES[::-1], mixed_text(20_000)])
+    whole = encoder.encode(text)
+    for window in (37, 97, 300, 1000):
+        monkeypatch.setattr(bpe, "_WINDOW", window)
+        assert encoder.encode(text) == whole
+    monkeypatch.setattr(bpe, "_WINDOW", 1)
+    assert (
+        encoder.encode(text[:500])
+        == encoder._tokenizer.encode(text[:500].replace(" ", "\u2581" if cuts.metaspace else " ")).ids
+    )
 
 
 def byte_alphabet() -> list[str]:

@@ -24,7 +24,7 @@ __all__ = ["Metadata", "Model", "Session"]
 
 _log = logging.getLogger("quoth")
 
-KvType = Literal["f16", "q8_0"]
+KvType = Literal["f32", "f16", "q8_0"]
 
 
 class Metadata(Mapping[str, Any]):
@@ -53,7 +53,7 @@ class Model:
         path: A GGUF file (of a split model, any part), or a model name as `quoth pull` takes it: `smollm2`, `hf:org/repo/file.gguf`.
         n_ctx: Longest context of a session, in tokens. None: what the model was made for, at most 4096.
         threads: Threads of a forward. None: `QUOTH_THREADS`, or the physical cores that the process may use.
-        kv_type: How keys and values are cached: `f16`, or `q8_0` at 53 % of the memory.
+        kv_type: How keys and values are cached: `f16`, `q8_0` at 53 % of the memory, or `f32`, which rounds nothing, at twice.
         kernels: An instruction set: `scalar`, `avx2`, `avx512`, `neon`. None: `QUOTH_KERNELS`, or the best that this CPU has. All give the same bits.
             `reference` multiplies dequantized weights in plain code, for tests.
         pre: Name of the splitter of a byte-level vocabulary, for files that name none or an unknown one.
@@ -84,8 +84,8 @@ class Model:
     ) -> None:
         from quoth.hub import resolve  # noqa: PLC0415  the hub's imports are not needed where a file is given
 
-        if kv_type not in ("f16", "q8_0"):
-            raise OptionsError(f"kv_type is {kv_type!r}, expected f16 or q8_0")
+        if kv_type not in ("f32", "f16", "q8_0"):
+            raise OptionsError(f"kv_type is {kv_type!r}, expected f32, f16 or q8_0")
         threads = _threads(threads)
         kernels = kernels if kernels is not None else os.environ.get("QUOTH_KERNELS") or None
         self.path = Path(resolve(path))

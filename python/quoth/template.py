@@ -17,6 +17,7 @@ Cost: jinja2's import 20 ms, compiling 5 to 30 ms a template, rendering well und
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
@@ -27,6 +28,7 @@ from quoth.errors import TokenizerError
 
 if TYPE_CHECKING:
     import jinja2
+    from jinja2.parser import Parser
 
 __all__ = ["ChatTemplate", "TemplateError", "escaped"]
 
@@ -125,8 +127,6 @@ def escaped(
     Raises:
         TemplateError: A value is not plain data, or holds every character that could be a mark.
     """
-    import re
-
     plain = _plain([list(messages), tools, documents], "messages")
     everything = json.dumps(plain, ensure_ascii=False)
     mark = next((character for character in map(chr, range(0xFDD0, 0xFDF0)) if character not in everything), None)
@@ -197,9 +197,8 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 
 def _environment() -> jinja2.Environment:
-    import jinja2
-    from jinja2 import exceptions, ext, nodes, sandbox, utils
-    from jinja2.parser import Parser
+    import jinja2  # noqa: PLC0415 - see J4
+    from jinja2 import exceptions, ext, nodes, sandbox, utils  # noqa: PLC0415
 
     class Generation(ext.Extension):
         """`{% generation %}`: marks the model's own words for training; here only a scope."""

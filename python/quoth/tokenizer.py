@@ -142,11 +142,8 @@ class Tokenizer:
     @cached_property
     def special_tokens(self) -> Mapping[str, str]:
         """Texts of the named special tokens, as chat templates see them: `bos_token`, `eos_token` and so on."""
-        ids = dict(self._table.role_ids)
-        for role, id in (("bos_token", self.bos_id), ("eos_token", self.eos_id)):
-            if id is not None:
-                ids[role] = id
-        return MappingProxyType({role: self._table.texts[id] for role, id in ids.items()})
+        ids = {**self._table.role_ids, "bos_token": self.bos_id, "eos_token": self.eos_id}
+        return MappingProxyType({role: self._table.texts[id] for role, id in ids.items() if id is not None})
 
     def token_id(self, text: str) -> int | None:
         """Find a token by its text as the file spells it.
@@ -255,8 +252,9 @@ class Tokenizer:
                 at = min(map(text.index, lost))
                 raise TokenizerError(f"the vocabulary has no token for U+{ord(text[at]):04X}, found at character {at}")
             if prefix and behind_special and (by_score or not (ids or part.startswith(" "))):
-                part = " " + part
-            ids += encoder.encode(part)
+                ids += encoder.encode(" " + part)
+            else:
+                ids += encoder.encode(part)
             behind_special = False
         if self.add_bos if add_bos is None else add_bos:
             bos = self._named("bos", self.bos_id)
@@ -282,10 +280,10 @@ class Tokenizer:
 
     def _build(self) -> _Encoder:
         if self._cuts is None:
-            from quoth.vocabulary.scores import ScoreEncoder
+            from quoth.vocabulary.scores import ScoreEncoder  # noqa: PLC0415 - only when needed
 
             return ScoreEncoder(self._table)
-        from quoth.vocabulary.bpe import MergeEncoder
+        from quoth.vocabulary.bpe import MergeEncoder  # noqa: PLC0415 - only when needed
 
         return MergeEncoder(self._table, self._metadata["tokenizer.ggml.merges"], self._cuts)
 
@@ -401,7 +399,7 @@ class Tokenizer:
         if source is None:
             names = ", ".join(sorted(self.chat_templates)) or "none at all"
             raise TokenizerError(f"expected a chat template {_TEMPLATE} in the file, found {names}")
-        from quoth.template import ChatTemplate
+        from quoth.template import ChatTemplate  # noqa: PLC0415 - only when needed
 
         template = self._templates.get(source)
         if template is None:
@@ -478,7 +476,7 @@ class Tokenizer:
             return self.encode(text, special=True) if tokenize else text
         if not tokenize:
             raise TokenizerError("escape_content=True needs tokenize=True: text cannot show which marks are escaped")
-        from quoth.template import escaped
+        from quoth.template import escaped  # noqa: PLC0415 - only when needed
 
         control = [self._table.texts[id] for id in self._hidden if self._table.texts[id]]
         mark, messages, tools, documents = escaped(control, messages, tools, documents)

@@ -37,12 +37,14 @@ class Splitter:
         add_bos: What to assume about the beginning-of-text token where the file says nothing.
         metaspace: The vocabulary spells text in UTF-8 with `▁` for a space and `<0xNN>` for stray bytes, not in the
             byte alphabet.
+        looks_far_ahead: Digits are counted from the right end of a number, however long it is.
     """
 
     steps: tuple[str, ...]
     whole_words: bool = False
     add_bos: bool = False
     metaspace: bool = False
+    looks_far_ahead: bool = False
 
 
 _SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"  # it's, don't, we're, I've, I'm, she'll, he'd
@@ -105,7 +107,7 @@ _BLOOM = Splitter((_NO_PUNCTUATION,))
 _BAILING = Splitter(
     (rf"'(?i:[sdmt]|ll|ve|re)|{_LEAD}+\p{{L}}+|\p{{N}}| ?[^\s\p{{L}}\p{{N}}]++[\r\n]*|\s*[\r\n]|{_SPACE}",)
 )
-_TINY_AYA = Splitter((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O))
+_TINY_AYA = Splitter((r"\d{1,3}(?=(?:\d{3})*\b)", _GPT4O), looks_far_ahead=True)
 
 _GROUPS: Final[tuple[tuple[str, Splitter], ...]] = (
     (
@@ -169,9 +171,9 @@ _GROUPS: Final[tuple[tuple[str, Splitter], ...]] = (
     ("granite-embed-multi-97m", replace(_PLAIN_GPT4O, whole_words=True)),
     ("tiny_aya cohere2moe", _TINY_AYA),
     ("kimi-k2", Splitter((_KIMI,))),
-    ("superbpe", Splitter((r"\p{N}+", r"(?=(\d{3})+(?!\d))"))),
+    ("superbpe", Splitter((r"\p{N}+", r"(?=(\d{3})+(?!\d))"), looks_far_ahead=True)),
     ("bailingmoe bailingmoe2 llada-moe", _BAILING),
-    ("afmoe", Splitter((r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", _EAST_ASIA, _DEEPSEEK3))),
+    ("afmoe", Splitter((r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))", _EAST_ASIA, _DEEPSEEK3), looks_far_ahead=True)),
     (
         "exaone-moe",
         Splitter(

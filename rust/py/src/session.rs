@@ -20,9 +20,10 @@ pub(crate) struct Session {
 /// The cache kind of a name.
 pub(crate) fn kv_kind(py: Python<'_>, name: &str) -> PyResult<KvKind> {
     match name {
+        "f32" => Ok(KvKind::F32),
         "f16" => Ok(KvKind::F16),
         "q8_0" => Ok(KvKind::Q8_0),
-        other => Err(options(py, format!("kv_type is `{other}`, expected f16 or q8_0"))),
+        other => Err(options(py, format!("kv_type is `{other}`, expected f32, f16 or q8_0"))),
     }
 }
 

@@ -1,9 +1,10 @@
 //! The bytes of a chunk of keys and values of one head: how a position is written and read.
 //!
-//! f16: `[16 key panels][head_dim][16 keys]` halves, then `[head_dim / 16 value panels][128 slots][16 columns]` halves.
+//! f16: `[8 key panels][head_dim][16 keys]` halves, then `[head_dim / 16 value panels][128 slots][16 columns]` halves.
+//! f32: the same with floats.
 //! q8_0: keys as Q8_0 panels ([`crate::format`]); then `[value panels][128 slots][16]` signed bytes, then `[head_dim / 32][128 slots]` half-precision scales.
 //!
-//! Halves saturate at ±65504 instead of overflowing. A NaN stays in a key, where it reaches every later score; in a value it becomes zero, because a
+//! Numbers saturate (halves at ±65504) instead of overflowing. A NaN stays in a key, where it reaches every later score; in a value it becomes zero, because a
 //! value is multiplied by the zero weights of queries that may not see it (A4); the row that made it is itself NaN and says so.
 
 use super::{CHUNK, Values};
@@ -14,6 +15,8 @@ use crate::half::{f16_to_f32, f32_to_f16};
 /// How the cache stores numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum KvKind {
+    /// IEEE single precision: twice the memory of f16, and nothing rounded.
+    F32,
     /// IEEE half precision.
     F16,
     /// Blocks of 32 signed bytes with a half-precision scale.
@@ -46,7 +49,7 @@ fn quantize(x: &[f32], codes: &mut [i8; 32]) -> u16 {
 impl KvLayout {
     /// A layout for heads of `head_dim` numbers. `None` if `kind` cannot store them (q8_0 wants a multiple of 32).
     pub fn new(kind: KvKind, head_dim: usize) -> Option<Self> {
-        let fits = head_dim > 0 && (kind == KvKind::F16 || head_dim.is_multiple_of(32));
+        let fits = head_dim > 0 && (kind != KvKind::Q8_0 || head_dim.is_multiple_of(32));
         fits.then_some(KvLayout { kind, head_dim })
     }
 
@@ -72,6 +75,7 @@ impl KvLayout {
 
     pub(crate) fn key_format(&self) -> Format {
         match self.kind {
+            KvKind::F32 => Format::F32,
             KvKind::F16 => Format::F16,
             KvKind::Q8_0 => Format::Q8_0,
         }
@@ -79,6 +83,7 @@ impl KvLayout {
 
     pub(crate) fn values(&self) -> Values {
         match self.kind {
+            KvKind::F32 => Values::F32,
             KvKind::F16 => Values::F16,
             KvKind::Q8_0 => Values::I8,
         }
@@ -95,6 +100,7 @@ impl KvLayout {
     /// Bytes of the 16 columns of one slot.
     pub(crate) fn value_row_bytes(&self) -> usize {
         match self.kind {
+            KvKind::F32 => 4 * PANEL,
             KvKind::F16 => 2 * PANEL,
             KvKind::Q8_0 => PANEL,
         }
@@ -130,6 +136,11 @@ impl KvLayout {
         assert!(slot < CHUNK && key.len() == self.head_dim && keys.len() == self.key_bytes());
         let (panel, lane) = (slot / PANEL * self.key_panel_bytes(), slot % PANEL);
         match self.kind {
+            KvKind::F32 => {
+                for (d, x) in key.iter().enumerate() {
+                    put_float(keys, panel + (d * PANEL + lane) * 4, x.clamp(-f32::MAX, f32::MAX));
+                }
+            }
             KvKind::F16 => {
                 for (d, x) in key.iter().enumerate() {
                     put(keys, panel + (d * PANEL + lane) * 2, narrow(*x));
@@ -153,6 +164,12 @@ impl KvLayout {
     pub fn write_value(&self, values: &mut [u8], slot: usize, value: &[f32]) {
         assert!(slot < CHUNK && value.len() == self.head_dim && values.len() == self.chunk_bytes() - self.key_bytes());
         match self.kind {
+            KvKind::F32 => {
+                for (d, x) in value.iter().enumerate() {
+                    let finite = if x.is_nan() { 0.0 } else { x.clamp(-f32::MAX, f32::MAX) };
+                    put_float(values, self.value_at(slot, d) - self.values_at(), finite);
+                }
+            }
             KvKind::F16 => {
                 for (d, x) in value.iter().enumerate() {
                     put(values, self.value_at(slot, d) - self.values_at(), narrow(if x.is_nan() { 0.0 } else { *x }));
@@ -196,6 +213,7 @@ impl KvLayout {
             let (panel, lane) = (slot / PANEL * self.key_panel_bytes(), slot % PANEL);
             for d in 0..self.head_dim {
                 match self.kind {
+                    KvKind::F32 => (0..4).for_each(|i| f(panel + (d * PANEL + lane) * 4 + i)),
                     KvKind::F16 => (0..2).for_each(|i| f(panel + (d * PANEL + lane) * 2 + i)),
                     KvKind::Q8_0 => f(panel + (d / 4 * PANEL + lane) * 4 + d % 4),
                 }
@@ -215,8 +233,10 @@ impl KvLayout {
     pub fn read(&self, chunk: &[u8], slot: usize, key: &mut [f32], value: &mut [f32]) {
         let (panel, lane) = (slot / PANEL * self.key_panel_bytes(), slot % PANEL);
         let half = |at: usize| f16_to_f32(u16::from_le_bytes([chunk[at], chunk[at + 1]]));
+        let float = |at: usize| f32::from_le_bytes([chunk[at], chunk[at + 1], chunk[at + 2], chunk[at + 3]]);
         for d in 0..self.head_dim {
             (key[d], value[d]) = match self.kind {
+                KvKind::F32 => (float(panel + (d * PANEL + lane) * 4), float(self.value_at(slot, d))),
                 KvKind::F16 => (half(panel + (d * PANEL + lane) * 2), half(self.value_at(slot, d))),
                 KvKind::Q8_0 => {
                     let scales = panel + self.head_dim / 32 * 8 * 4 * PANEL;
@@ -234,4 +254,8 @@ impl KvLayout {
 
 fn put(chunk: &mut [u8], at: usize, half: u16) {
     chunk[at..at + 2].copy_from_slice(&half.to_le_bytes());
+}
+
+fn put_float(chunk: &mut [u8], at: usize, x: f32) {
+    chunk[at..at + 4].copy_from_slice(&x.to_le_bytes());
 }

@@ -36,6 +36,7 @@ pub const CHUNK: usize = 128;
 /// How cached values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Values {
+    F32,
     F16,
     I8,
 }
@@ -141,7 +142,7 @@ pub fn chunk(
         let at = layout.values_at() + block * value_panel;
         let panel = &bytes[at..at + value_panel];
         let p = match layout.kind() {
-            KvKind::F16 => &out.scores,
+            KvKind::F32 | KvKind::F16 => &out.scores,
             KvKind::Q8_0 => {
                 // Two blocks of 16 columns share the scales of 32.
                 if block % 2 == 0 {

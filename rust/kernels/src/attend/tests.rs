@@ -71,7 +71,7 @@ fn attend(set: &KernelSet, cache: &Cache, queries: &[Vec<f32>], visible: &[(usiz
 }
 
 fn layouts() -> Vec<KvLayout> {
-    [(KvKind::F16, 64), (KvKind::F16, 24), (KvKind::Q8_0, 64), (KvKind::Q8_0, 32)]
+    [(KvKind::F32, 32), (KvKind::F16, 64), (KvKind::F16, 24), (KvKind::Q8_0, 64), (KvKind::Q8_0, 32)]
         .into_iter()
         .map(|(kind, dim)| KvLayout::new(kind, dim).unwrap())
         .collect()
@@ -79,7 +79,7 @@ fn layouts() -> Vec<KvLayout> {
 
 /// The query as the scores see it: quantized for q8_0 keys.
 fn as_multiplied(layout: &KvLayout, q: &[f32]) -> Vec<f32> {
-    if layout.kind() == KvKind::F16 {
+    if layout.kind() != KvKind::Q8_0 {
         return q.to_vec();
     }
     let kind = layout.query_kind();

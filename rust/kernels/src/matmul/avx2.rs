@@ -113,6 +113,7 @@ pub(crate) fn multiply(format: Format, vnni: bool) -> TileFn {
 /// The micro-kernel for cached values: the activations are rows of [`CHUNK`] probabilities.
 pub(crate) fn weigh(values: Values) -> TileFn {
     match values {
+        Values::F32 => float::<F32, true>,
         Values::F16 => float::<F16, true>,
         Values::I8 => float::<I8, true>,
     }

@@ -133,6 +133,7 @@ pub(crate) fn multiply(format: Format) -> TileFn {
 pub(crate) fn weigh(values: Values) -> TileFn {
     use Float512 as Of;
     match values {
+        Values::F32 => by_rows!(float, F32, true),
         Values::F16 => by_rows!(float, F16, true),
         Values::I8 => by_rows!(float, I8, true),
     }

@@ -3,7 +3,7 @@
 use super::{Tile, TileFn};
 use crate::act::{ActKind, unpack_row};
 use crate::attend::{CHUNK, Values};
-use crate::format::{Block, Float, Format, Layout, PANEL, SmallBlock, SuperBlock, half_at, with_shape};
+use crate::format::{Block, F32, Float, Format, Layout, PANEL, SmallBlock, SuperBlock, half_at, with_shape};
 
 /// The micro-kernel of a format.
 pub(crate) fn multiply(format: Format) -> TileFn {
@@ -18,9 +18,17 @@ pub(crate) fn multiply_expanded(format: Format) -> TileFn {
 /// The micro-kernel for cached values: `acc = fma(value, p, acc)` over keys in ascending order; the activations are rows of [`CHUNK`] probabilities.
 pub(crate) fn weigh(values: Values) -> TileFn {
     match values {
+        Values::F32 => weigh_f32,
         Values::F16 => weigh_f16,
         Values::I8 => weigh_i8,
     }
+}
+
+/// # Safety
+/// As [`TileFn`].
+unsafe fn weigh_f32(t: &Tile) {
+    // SAFETY: passed on; a value is four bytes.
+    unsafe { weigh_with(t, 4, |panel, i| F32::widen(&panel[4 * i..])) };
 }
 
 /// # Safety
