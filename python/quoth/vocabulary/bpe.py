@@ -17,6 +17,7 @@ it takes twice as long); a megabyte of text takes about 0.4 s. Memory while enco
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -117,13 +118,13 @@ class MergeEncoder:
 
 def _settled(window: Encoding) -> tuple[int, int]:
     """Count the tokens of a window without its last words, and the characters in front of these words."""
-    kept = len(window)
-    last = window.token_to_word(kept - 1) if kept else None
-    if last is None or last < _UNSETTLED_WORDS:
+    words = [-1 if word is None else word for word in window.word_ids]
+    last = words[-1] - _UNSETTLED_WORDS if words else -1
+    if last < 0:
         return 0, 0
-    while window.token_to_word(kept - 1) > last - _UNSETTLED_WORDS:
-        kept -= 1
-    return kept, window.token_to_chars(kept)[0]
+    kept = bisect_right(words, last)
+    behind = window.token_to_chars(kept)
+    return (0, 0) if behind is None else (kept, behind[0])
 
 
 def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
