@@ -1,9 +1,12 @@
 """GGUF language models on a CPU, answering faster by quoting what they have seen, without changing a token.
 
-The parts: `Model` loads a file and makes sessions; `Session` is the bare machine, rows of tokens in and rows of logits out; `Tokenizer` turns text into tokens.
+The parts: `Model` loads a file and makes decoders and sessions; `Decoder` turns prompts into text; `Session` is the bare machine, rows of tokens in and rows of
+logits out; `Tokenizer` turns text into tokens; `DraftIndex` is the drafting alone, for other engines.
 """
 
 from quoth._core import __version__
+from quoth.decoder import Chunk, Decoder, Result, TokenLogprobs
+from quoth.draft_index import DraftIndex
 from quoth.errors import (
     BusyError,
     ContextFullError,
@@ -14,17 +17,31 @@ from quoth.errors import (
     TokenizerError,
 )
 from quoth.model import Model, Session
+from quoth.options import DraftSource, Gate, Sampling, Speculation
+from quoth.stats import GateStats, SourceStats, Stats
 from quoth.tokenizer import Tokenizer
 
 __all__ = [
     "BusyError",
+    "Chunk",
     "ContextFullError",
+    "Decoder",
+    "DraftIndex",
+    "DraftSource",
+    "Gate",
+    "GateStats",
     "InternalError",
     "Model",
     "ModelFileError",
     "OptionsError",
     "QuothError",
+    "Result",
+    "Sampling",
     "Session",
+    "SourceStats",
+    "Speculation",
+    "Stats",
+    "TokenLogprobs",
     "Tokenizer",
     "TokenizerError",
     "__version__",

@@ -6,8 +6,8 @@ D1  Bytes that arrived stay in the part file; the next attempt, also of another 
 D2  Nothing here is trusted: the caller compares a checksum before the bytes get their real name.
 D3  The index is the one that pip is configured with, credentials included; they go to that host alone.
 
-The connection may break silently: a short body raises nothing in `http.client`, so lengths are compared. Index pages come
-as JSON or as HTML (PEP 691 and PEP 503).
+The connection may break silently: a short body raises nothing in `http.client`, so lengths are compared. Index pages
+come as JSON or as HTML (PEP 691 and PEP 503).
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def fetch(
     while True:
         before = _size(part)
         try:
-            _continue(index, link, part, before, limit_bytes, spare_bytes, progress)
+            _continue(index, link, part, limit_bytes=limit_bytes, spare_bytes=spare_bytes, progress=progress)
             return
         except ModelFileError:
             part.unlink(missing_ok=True)
@@ -217,9 +217,10 @@ def fetch(
 
 
 def _continue(
-    index: Index, link: Link, part: Path, have: int, limit_bytes: int, spare_bytes: int, progress: Progress | None
+    index: Index, link: Link, part: Path, *, limit_bytes: int, spare_bytes: int, progress: Progress | None
 ) -> None:
     """One request for what is missing; returns when `part` is as long as the file."""
+    have = _size(part)
     try:
         response = index.open(link.url, {"Range": f"bytes={have}-"} if have else {})
     except urllib.error.HTTPError as error:
@@ -346,7 +347,7 @@ def folder_lock(folder: Path) -> Iterator[bool]:
     """
     with (folder / ".lock").open("a+b") as file:
         if sys.platform == "win32":
-            import msvcrt
+            import msvcrt  # noqa: PLC0415 - not everywhere
 
             while True:
                 file.seek(0)
@@ -361,7 +362,7 @@ def folder_lock(folder: Path) -> Iterator[bool]:
                 file.seek(0)
                 msvcrt.locking(file.fileno(), msvcrt.LK_UNLCK, 1)
         else:
-            import fcntl
+            import fcntl  # noqa: PLC0415 - not everywhere
 
             locked = True
             try:

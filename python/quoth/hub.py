@@ -1,6 +1,7 @@
 """From a model's name to a file on this machine: known models, the model hub, or a path as it is.
 
-In: what a user types (`smollm2`, `hf:org/repo/file.gguf`, a path). Out: a `Path`, to `model`. `_download` brings the bytes.
+In: what a user types (`smollm2`, `hf:org/repo/file.gguf`, a path). Out: a `Path`, to `model`. `_download` brings the
+bytes.
 
 H1  A file gets its name in the cache only after its SHA-256 was right: the cache holds whole files or none.
 H2  Processes and threads that want the same model at once wait for one download.

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from quoth.decoder import Decoder
+    from quoth.options import DraftSource, Sampling, Speculation
+
 __all__ = ["Metadata", "Model", "Session"]
 
 _log = logging.getLogger("quoth")
@@ -142,6 +145,24 @@ class Model:
     def session(self) -> Session:
         """A new empty session: rows of tokens in, rows of logits out."""
         return Session(self)
+
+    def decoder(
+        self, *, sampling: Sampling | None = None, speculation: Speculation | DraftSource | bool | None = True
+    ) -> Decoder:
+        """A new decoder: prompts to text.
+
+        Args:
+            sampling: How tokens are chosen. None: greedily.
+            speculation: How they are guessed before: options, a draft source of your own, True for the defaults, or None for plain decoding. It never changes
+                which tokens are generated.
+
+        Raises:
+            OptionsError: An option is out of range.
+            TokenizerError: The file's vocabulary is damaged or of an unknown kind.
+        """
+        from quoth.decoder import Decoder  # noqa: PLC0415  decoders import this module for their types
+
+        return Decoder(self, sampling=sampling, speculation=speculation)
 
 
 class Session:

@@ -142,6 +142,11 @@ impl Cascade {
         self.references.iter().map(|reference| reference.id)
     }
 
+    /// Their indexes, first added first, for another cascade's [`Self::add_index`].
+    pub fn reference_indexes(&self) -> Vec<Arc<FrozenIndex>> {
+        self.references.iter().map(|r| r.index.clone()).collect()
+    }
+
     /// Takes a reference away. False if there is none of that id.
     pub fn remove_reference(&mut self, id: ReferenceId) -> bool {
         let before = self.references.len();

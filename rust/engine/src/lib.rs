@@ -19,10 +19,12 @@
 //! | [`model`] | weights, forward |
 //! | [`cache`] | keys and values |
 //! | [`session`] | the bare machine: rows in, logits out |
+//! | [`decode`] | prompts to committed tokens: prefill, draft, verify, commit |
 //! | [`sample`] | one row and the history to one token |
 //! | [`pool`] | threads |
 
 pub mod cache;
+pub mod decode;
 pub mod error;
 pub mod gguf;
 pub mod limits;

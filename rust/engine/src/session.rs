@@ -90,6 +90,8 @@ impl Session {
         let mut done = 0;
         for part in tokens.chunks(MAX_ROWS) {
             let mut span = [Span { cache: &mut self.cache, tokens: part }];
+            let last = done + part.len() == tokens.len();
+            let want = if want == Want::Last && !last { Want::None } else { want };
             let logits = self.model.forward(&mut span, want, &mut self.scratch)?;
             done += part.len();
             match want {
@@ -97,8 +99,8 @@ impl Session {
                     let first = done - part.len();
                     logits.chunks_exact_mut(n_vocab).enumerate().for_each(|(i, row)| each(first + i, row));
                 }
-                Want::Last if done == tokens.len() => each(done - 1, logits),
-                Want::Last => {}
+                Want::Last => each(done - 1, logits),
+                Want::None => {}
             }
             if !progress(done) && done < tokens.len() {
                 return Err(Error::Cancelled);

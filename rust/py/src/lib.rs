@@ -5,10 +5,13 @@
 #![allow(missing_docs, reason = "the Python docstrings are the documentation; `_core` is private")]
 
 mod convert;
+mod decoder;
+mod draft;
 mod errors;
 mod gguf;
 mod model;
 mod session;
+mod source;
 
 use pyo3::prelude::*;
 
@@ -18,6 +21,10 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<gguf::GgufFile>()?;
     m.add_class::<model::Model>()?;
     m.add_class::<session::Session>()?;
+    m.add_class::<decoder::Decoder>()?;
+    m.add_class::<draft::DraftIndex>()?;
+    m.add_function(wrap_pyfunction!(decoder::check_sampling, m)?)?;
+    m.add_function(wrap_pyfunction!(draft::check_speculation, m)?)?;
     m.add_function(wrap_pyfunction!(model::kernel_sets, m)?)?;
     m.add_function(wrap_pyfunction!(model::default_threads, m)?)?;
     m.add_function(wrap_pyfunction!(model::architectures, m)?)?;

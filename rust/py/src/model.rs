@@ -1,10 +1,11 @@
 //! A loaded model.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use quoth_engine::model::{self, LoadOptions};
+use quoth_engine::vocab::Vocab;
 use quoth_engine::{Error, pool};
 use quoth_kernels::KernelSet;
 
@@ -14,6 +15,8 @@ use crate::gguf::GgufFile;
 #[pyclass(module = "quoth._core", frozen)]
 pub(crate) struct Model {
     pub(crate) model: Arc<model::Model>,
+    file: Arc<quoth_engine::gguf::GgufFile>,
+    vocab: OnceLock<Arc<Vocab>>,
 }
 
 /// Names of the instruction sets of this CPU, slowest first.
@@ -71,7 +74,7 @@ impl Model {
             };
             model::Model::load(&file.file, &load, &mut report)
         })?;
-        Ok(Model { model })
+        Ok(Model { model, file: file.file.clone(), vocab: OnceLock::new() })
     }
 
     /// The model in numbers.
@@ -127,6 +130,21 @@ impl Model {
 }
 
 impl Model {
+    /// The bytes of the tokens, read once. A file without a vocabulary has tokens without text.
+    pub(crate) fn vocab(&self, py: Python<'_>) -> PyResult<Arc<Vocab>> {
+        if let Some(vocab) = self.vocab.get() {
+            return Ok(vocab.clone());
+        }
+        let vocab = guarded(py, &Mutex::new(None), || {
+            let metadata = self.file.metadata();
+            if metadata.get("tokenizer.ggml.model").is_none() {
+                return Ok(Vocab::without_text(self.model.config().n_vocab));
+            }
+            Ok(Vocab::from_metadata(metadata)?)
+        })?;
+        Ok(self.vocab.get_or_init(|| Arc::new(vocab)).clone())
+    }
+
     /// The model, if its threads live in this process.
     pub(crate) fn alive(&self) -> Result<Arc<model::Model>, Error> {
         if self.model.is_alive() {

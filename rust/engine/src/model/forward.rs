@@ -40,6 +40,8 @@ pub enum Want {
     All,
     /// The last row of each span.
     Last,
+    /// None: the tokens are only cached.
+    None,
 }
 
 /// A row of the batch.
@@ -67,6 +69,13 @@ pub struct Scratch {
     pub(crate) common: Packed,
     pub(crate) attention: super::attention::Memory,
     logits: Vec<f32>,
+}
+
+impl Scratch {
+    /// The first `n` logits of the last forward.
+    pub(crate) fn logits_mut(&mut self, n: usize) -> &mut [f32] {
+        &mut self.logits[..n]
+    }
 }
 
 /// Makes a buffer at least `n` long.
@@ -97,6 +106,7 @@ impl Model {
             match want {
                 Want::All => wanted.extend(rows.len() - span.tokens.len()..rows.len()),
                 Want::Last => wanted.push(rows.len() - 1),
+                Want::None => {}
             }
         }
         if rows.len() > MAX_ROWS {
@@ -112,7 +122,9 @@ impl Model {
                 self.feed(layer, rows.len(), scratch);
             }
         }
-        self.head(&wanted, scratch);
+        if !wanted.is_empty() {
+            self.head(&wanted, scratch);
+        }
         for span in spans {
             span.cache.advance(span.tokens.len());
         }

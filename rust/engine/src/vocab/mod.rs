@@ -145,6 +145,27 @@ impl Vocab {
         Ok(vocab)
     }
 
+    /// Tokens without text, for files that have a model and no vocabulary.
+    pub fn without_text(n_vocab: usize) -> Vocab {
+        let mut empty = StringTable::default();
+        (0..n_vocab).for_each(|_| empty.push(|_| {}));
+        Vocab {
+            model: String::new(),
+            pre: None,
+            texts: empty.clone(),
+            bytes: empty,
+            kinds: vec![TokenKind::Normal; n_vocab],
+            scores: Vec::new(),
+            merges: StringTable::default(),
+            special: SpecialIds::default(),
+            eog: Vec::new(),
+            add_bos: None,
+            add_eos: false,
+            add_space_prefix: false,
+            templates: Vec::new(),
+        }
+    }
+
     /// Number of tokens; ids are 0 to `n_vocab` - 1.
     pub fn n_vocab(&self) -> usize {
         self.texts.len()

@@ -57,6 +57,12 @@ impl TextStream {
         self.detokenizer.finish(out);
     }
 
+    /// Ends a text that was cut off: appends what was held back for a stop, and leaves out the bytes of a character that did not become whole.
+    pub fn cut(&mut self, out: &mut String) {
+        self.detokenizer.utf8().push(&self.held, out);
+        self.held.clear();
+    }
+
     /// Bytes that were seen and are not shown yet.
     pub fn held(&self) -> usize {
         self.held.len()

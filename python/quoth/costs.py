@@ -1,0 +1,99 @@
+"""Measured costs of verification, kept per model, machine, threads and instruction set.
+
+In: what `quoth bench verify` measured. Out: the gate's table. A file of its own for each combination, written whole or not at all; one that cannot be read
+or does not make sense counts as absent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import platform
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quoth.hub import cache_dir
+
+if TYPE_CHECKING:
+    from quoth.model import Model
+
+__all__ = ["forget_costs", "measured_costs", "save_costs"]
+
+_log = logging.getLogger("quoth")
+_VERSION = 1
+
+
+def _cpu() -> str:
+    """The processor's name, as far as the system tells."""
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _identity(model: Model) -> dict[str, Any]:
+    """What the costs depend on."""
+    config = model.config
+    shape = {k: config[k] for k in ("arch", "n_vocab", "n_layer", "n_embd", "n_head", "n_head_kv", "head_dim", "n_ff")}
+    return {
+        "version": _VERSION,
+        "shape": shape,
+        "weight_bytes": model._model.weight_bytes,
+        "threads": model.threads,
+        "kernels": model._model.kernels_detail,
+        "kv_type": model.kv_type,
+        "cpu": _cpu(),
+    }
+
+
+def _path(model: Model, folder: Path | None) -> Path:
+    key = json.dumps(_identity(model), sort_keys=True).encode()
+    return (folder or cache_dir()) / "costs" / f"{hashlib.sha256(key).hexdigest()[:24]}.json"
+
+
+def measured_costs(model: Model, folder: Path | None = None) -> tuple[Mapping[int, float], str] | None:
+    """Costs by draft length, in plain steps, and where they come from; None if this combination was never measured."""
+    path = _path(model, folder)
+    try:
+        content = json.loads(path.read_text(encoding="utf-8"))
+        costs = {int(k): float(cost) for k, cost in content["costs"].items()}
+        if not costs or not all(1 <= k <= 4096 and 0.5 <= cost <= 10_000 for k, cost in costs.items()):
+            raise ValueError("costs out of range")
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        _log.warning("the measured costs in %s cannot be used: %s", path, error)
+        return None
+    return costs, f"measured on this machine, {content.get('date', 'undated')}"
+
+
+def save_costs(model: Model, costs: Mapping[int, float], date: str, folder: Path | None = None) -> Path:
+    """Keep measured costs for later runs of this combination.
+
+    Raises:
+        OSError: The cache folder cannot be written.
+    """
+    path = _path(model, folder)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {"costs": {str(k): round(cost, 4) for k, cost in sorted(costs.items())}, "date": date, "of": _identity(model)}
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(content, file, indent=1)
+        os.replace(name, path)
+    except BaseException:
+        Path(name).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def forget_costs(model: Model, folder: Path | None = None) -> None:
+    """Remove what was measured for this combination."""
+    _path(model, folder).unlink(missing_ok=True)

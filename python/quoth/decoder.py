@@ -1,0 +1,380 @@
+"""A decoder: prompts to text, whole or streamed, with the same tokens whether or not it speculates.
+
+In: a model, options, prompts. Out: chunks and results. A decoder is a running session: a second prompt reuses the longest prefix that it shares with what is
+cached, with the same bits as a fresh one.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+from quoth import _core
+from quoth.costs import measured_costs
+from quoth.errors import OptionsError
+from quoth.options import DraftSource, Sampling, Speculation, _CoreSampling, _CoreSpeculation, as_speculation
+from quoth.stats import GateStats, SourceStats, Stats
+
+if TYPE_CHECKING:
+    from quoth.model import Model
+
+__all__ = ["Chunk", "Decoder", "Result", "TokenLogprobs"]
+
+_log = logging.getLogger("quoth")
+
+FinishReason = Literal["stop", "length", "context"]
+Progress = Callable[[int, int], object]
+
+
+@dataclass(frozen=True)
+class TokenLogprobs:
+    """Log-probabilities at one token, natural logarithms of the raw distribution: before bias, penalties and temperature."""
+
+    token: int
+    """The chosen token."""
+    logprob: float
+    """Its log-probability."""
+    top: tuple[tuple[int, float], ...]
+    """The most probable tokens with theirs, best first."""
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one step handed out."""
+
+    text: str
+    """Text that is certain: whole characters, nothing of a stop. May be empty."""
+    tokens: tuple[int, ...]
+    """Committed tokens."""
+    step: int
+    """Number of the step; 0 came with the prompt."""
+    drafted: int = 0
+    """Drafted tokens that the step verified."""
+    accepted: int = 0
+    """How many of them, the first ones of `tokens`, were right."""
+    source: str | None = None
+    """Who drafted them, if `trace` was asked for."""
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    """One a token, if asked for."""
+    finish_reason: FinishReason | None = None
+    """Why the generation ended, in its last chunk."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A whole generation."""
+
+    text: str
+    """The text before any stop, whole characters only."""
+    tokens: tuple[int, ...]
+    """The generated tokens, without one that completed a stop."""
+    finish_reason: FinishReason
+    """`stop`, `length` (all wanted tokens) or `context` (the context is full)."""
+    stop: str | int | None
+    """The stop that fired: a stop text as given, or the id of a token that ends generation."""
+    logprobs: tuple[TokenLogprobs, ...] | None
+    """One a token, if asked for."""
+    stats: Stats
+    """Counts and times."""
+    prompt_tokens: int = 0
+    """Tokens of the prompt."""
+
+
+@dataclass
+class _Request:
+    """The fields that the core reads."""
+
+    max_tokens: int
+    stop_ids: list[int]
+    stop_at_eog: bool
+    stop_texts: list[bytes]
+    logprobs: int | None
+    trace: bool
+    texts: list[str] = field(default_factory=list)
+
+
+class Decoder:
+    """Generates text. Made by `Model.decoder`; belongs to one caller at a time (`BusyError`)."""
+
+    def __init__(
+        self,
+        model: Model,
+        *,
+        sampling: Sampling | None = None,
+        speculation: Speculation | DraftSource | bool | None = True,
+        _fork_of: Decoder | None = None,
+    ) -> None:
+        self.model = model
+        self.sampling = sampling if sampling is not None else Sampling()
+        if not isinstance(self.sampling, Sampling):
+            raise OptionsError(f"sampling is {sampling!r}, expected quoth.Sampling")
+        self.speculation = as_speculation(speculation)
+        self._seed = self.sampling.seed if self.sampling.seed is not None else secrets.randbits(64)
+        self._last_stop: str | int | None = None
+        self._warned: str | None = None
+        options, source = None, None
+        if self.speculation is not None:
+            measured = measured_costs(model) if self.speculation.costs is None else None
+            options, source = _CoreSpeculation(self.speculation, measured), self.speculation.source
+        if _fork_of is not None:
+            self._seed = _fork_of._seed
+            self._core = _fork_of._core.fork(options, source)
+        else:
+            self._core = _core.Decoder(
+                model._model, model.kv_type, _CoreSampling(self.sampling), self._seed, options, source
+            )
+
+    def __repr__(self) -> str:
+        how = "plain" if self.speculation is None else f"up to {self.speculation.max_draft} drafted"
+        return f"Decoder({how}, {len(self.history)} tokens)"
+
+    # -- generating -----------------------------------------------------------------------------------------------------------------------------
+
+    def generate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 256,
+        stop: str | int | Sequence[str | int] = (),
+        stop_at_eog: bool = True,
+        logprobs: int | None = None,
+        seed: int | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """Generate after a prompt, and return when it is done.
+
+        Args:
+            prompt: Text (encoded without parsing special tokens; the model's begin token goes in front if the file says so) or token ids, used as they are.
+            max_tokens: Most tokens, at least 1.
+            stop: Texts or token ids that end the generation. A text may span tokens; neither it nor anything after it is returned.
+            stop_at_eog: Whether the model's own ends of generation end it.
+            logprobs: Log-probabilities of the chosen and this many best tokens, 0 to 20.
+            seed: For this and later generations, in place of the sampling's.
+            progress: Called during a long prompt with tokens done and in all.
+
+        Raises:
+            OptionsError: The prompt is empty or has a token out of range, or an argument makes no sense. Nothing has changed.
+            ContextFullError: The prompt does not fit the context. Nothing has changed.
+            BusyError: Another caller is using the decoder.
+
+        After an error the decoder stands at the last committed token and can be used again. Ctrl-C works between steps.
+        """
+        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=False)
+        tokens = self._begin(prompt, seed)
+        first = self._core.begin(tokens, request, progress)
+        rest = first if first[6] is not None else self._core.run()
+        rows = (first,) if rest is first else (first, rest)
+        finish = rest[6]
+        assert finish is not None, "the core ends every generation with a reason"
+        self._last_stop = _stop_of(finish, request)
+        out = tuple(token for row in rows for token in row[0])
+        lps = tuple(row for r in rows for row in r[2])
+        self._warn_if_disabled()
+        return Result(
+            text="".join(row[1] for row in rows),
+            tokens=out,
+            finish_reason=finish[0],
+            stop=self._last_stop,
+            logprobs=None if logprobs is None else _logprobs(out, lps),
+            stats=self.stats,
+            prompt_tokens=len(tokens),
+        )
+
+    def stream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 256,
+        stop: str | int | Sequence[str | int] = (),
+        stop_at_eog: bool = True,
+        logprobs: int | None = None,
+        seed: int | None = None,
+        progress: Progress | None = None,
+        trace: bool = False,
+    ) -> Iterator[Chunk]:
+        """As `generate`, a chunk at a time, as soon as a step is done.
+
+        The texts of all chunks, joined, are the text of `generate`. Leaving the loop early is fine: the decoder then stands at the last token that was handed
+        out, and the next prompt goes on from what it shares with it. With `trace`, chunks name the source of their draft.
+        """
+        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=trace)
+        tokens = self._begin(prompt, seed)
+        return self._chunks(tokens, request, progress)
+
+    def tokens(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 256,
+        stop: str | int | Sequence[str | int] = (),
+        stop_at_eog: bool = True,
+        seed: int | None = None,
+    ) -> Iterator[int]:
+        """As `stream`, one token id at a time."""
+        for chunk in self.stream(prompt, max_tokens=max_tokens, stop=stop, stop_at_eog=stop_at_eog, seed=seed):
+            yield from chunk.tokens
+
+    def _chunks(self, tokens: list[int], request: _Request, progress: Progress | None) -> Iterator[Chunk]:
+        row = self._core.begin(tokens, request, progress)
+        step = 0
+        while True:
+            ids, text, lps, drafted, accepted, source, finish = row
+            if finish is not None:
+                self._last_stop = _stop_of(finish, request)
+                self._warn_if_disabled()
+            yield Chunk(
+                text, tuple(ids), step, drafted, accepted, source, _logprobs(ids, lps) if lps else (), finish[0] if finish else None
+            )  # fmt: skip
+            if finish is not None:
+                return
+            row = self._core.step()
+            step += 1
+
+    def _request(
+        self, max_tokens: int, stop: str | int | Sequence[str | int], stop_at_eog: bool, logprobs: int | None, trace: bool
+    ) -> _Request:
+        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or not 1 <= max_tokens < 2**31:
+            raise OptionsError(f"max_tokens is {max_tokens!r}, expected a whole number of at least 1")
+        if logprobs is not None and (isinstance(logprobs, bool) or not isinstance(logprobs, int) or not 0 <= logprobs <= 20):
+            raise OptionsError(f"logprobs is {logprobs!r}, expected a whole number of 0 to 20, or None")
+        stops = [stop] if isinstance(stop, (str, int)) else list(stop)
+        ids = [s for s in stops if isinstance(s, int) and not isinstance(s, bool)]
+        texts = [s for s in stops if isinstance(s, str)]
+        if len(ids) + len(texts) != len(stops):
+            raise OptionsError(f"stop is {stop!r}, expected texts and token ids")
+        if any(not 0 <= i < 2**32 for i in ids):
+            raise OptionsError(f"stop is {stop!r}, expected token ids of 0 to {self.model.n_vocab - 1}")
+        encoded = [_utf8(text, "stop") for text in texts]
+        return _Request(max_tokens, ids, stop_at_eog, encoded, logprobs, trace, texts)
+
+    def _begin(self, prompt: str | Sequence[int], seed: int | None) -> list[int]:
+        if seed is not None:
+            self.set_sampling(self.sampling, seed=seed)
+        if isinstance(prompt, str):
+            return self.model.tokenizer.encode(prompt, add_bos=None)
+        return prompt if isinstance(prompt, list) else list(prompt)
+
+    def _warn_if_disabled(self) -> None:
+        speculation = self._core.speculation_stats()
+        if speculation is None or speculation[0]["state"] != "disabled":
+            return
+        reason = speculation[0]["reason"]
+        if reason != self._warned:
+            self._warned = reason
+            _log.warning("drafting is off: %s", reason)
+
+    # -- references -----------------------------------------------------------------------------------------------------------------------------
+
+    def add_reference(self, reference: str | Sequence[int]) -> int:
+        """Offer a document to quote from. It is never shown to the model, so it cannot change the text, only when it appears.
+
+        Args:
+            reference: Text (encoded alone, without special tokens) or token ids, each 0 to `n_vocab` - 1. An empty one is allowed and never matches.
+
+        Returns:
+            A handle, valid until `clear_references` or `remove_reference`.
+
+        Raises:
+            OptionsError: A token is out of range, or the draft source is your own, which has no references. Nothing was added.
+        """
+        if self.speculation is None:
+            return 0  # plain decoding has no use for it; the same program runs with and without speculation
+        tokens = self.model.tokenizer.encode(reference, errors="ignore") if isinstance(reference, str) else reference
+        return self._core.add_reference(tokens)
+
+    def remove_reference(self, handle: int) -> bool:
+        """Take a reference away. False if there is none of that handle."""
+        return self._core.remove_reference(handle)
+
+    def clear_references(self) -> None:
+        """Take all references away."""
+        self._core.clear_references()
+
+    # -- state ----------------------------------------------------------------------------------------------------------------------------------
+
+    @property
+    def history(self) -> list[int]:
+        """Prompt and generated tokens up to now; the next prompt reuses the longest prefix that it shares with them."""
+        return self._core.history()
+
+    @property
+    def cached_tokens(self) -> int:
+        """Tokens whose keys and values are cached."""
+        return self._core.cached()
+
+    @property
+    def stop(self) -> str | int | None:
+        """The stop that ended the last generation: a text as given, or a token id."""
+        return self._last_stop
+
+    @property
+    def stats(self) -> Stats:
+        """Counts and times of the current or last generation."""
+        speculation = self._core.speculation_stats()
+        gate, sources = GateStats("off"), {}
+        if speculation is not None:
+            fields, rows = speculation
+            gate = GateStats(**fields)
+            sources = {r[0]: SourceStats(r[1], r[2], r[3], r[5], r[6]) for r in rows}
+        greedy = self.sampling.temperature <= 0
+        return Stats(
+            **self._core.stats(),
+            gate=gate,
+            sources=sources,
+            kernels=self.model.kernels,
+            threads=self.model.threads,
+            seed=None if greedy else self._seed,
+        )
+
+    def set_sampling(self, sampling: Sampling, *, seed: int | None = None) -> None:
+        """Use other sampling options from the next generation on.
+
+        Args:
+            sampling: The options.
+            seed: In place of the options' seed, 0 to 2^64 - 1.
+        """
+        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
+            raise OptionsError(f"seed is {seed!r}, expected a whole number of 0 to 2^64 - 1")
+        chosen = seed if seed is not None else sampling.seed if sampling.seed is not None else secrets.randbits(64)
+        self._core.set_sampling(_CoreSampling(sampling), chosen)
+        self.sampling, self._seed = sampling, chosen
+
+    def rewind(self, n: int) -> None:
+        """Go back to the first `n` tokens of the history.
+
+        Raises:
+            OptionsError: `n` is negative, or layers with a sliding window no longer keep what is needed.
+        """
+        if n < 0:
+            raise OptionsError(f"n is {n}, expected at least 0")
+        self._core.rewind(n)
+
+    def reset(self) -> None:
+        """Forget all tokens. Options and references stay."""
+        self._core.reset()
+
+    def fork(self) -> Decoder:
+        """An independent decoder at the same point, with the same options and references."""
+        speculation: Speculation | None = self.speculation
+        return Decoder(self.model, sampling=self.sampling, speculation=speculation, _fork_of=self)
+
+
+def _utf8(text: str, what: str) -> bytes:
+    try:
+        return text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise OptionsError(f"{what} has a lone surrogate at character {error.start}, expected text") from None
+
+
+def _stop_of(finish: tuple[FinishReason, int | None, int | None], request: _Request) -> str | int | None:
+    _, stop_id, stop_text = finish
+    return request.texts[stop_text] if stop_text is not None else stop_id
+
+
+def _logprobs(
+    tokens: Sequence[int], rows: Sequence[tuple[float, list[tuple[int, float]]]]
+) -> tuple[TokenLogprobs, ...]:
+    return tuple(TokenLogprobs(t, chosen, tuple(top)) for t, (chosen, top) in zip(tokens, rows, strict=True))

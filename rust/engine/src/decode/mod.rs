@@ -1,0 +1,203 @@
+//! From a prompt to committed tokens: prefill, draft, verify, commit.
+//!
+//! In: prompt tokens, a [`Request`]. Out: [`Step`]s. A decoder is a running session: a new request keeps the longest prefix that it shares with what is
+//! cached. The invariants I1, I2, I3, I5 and I6 (see the crate's root) are this module's to keep.
+//!
+//! A step forwards the carried token and the draft, all rows at once; then row by row: top-k if a source wants it, sample with the full pipeline against
+//! the history, commit, compare with the draft. After the rows: truncate the cache, tell the sources, tell the gate. An error at any point leaves history and
+//! cache at the last committed token; tokens that the step had committed before are handed out, and the error comes with the next call.
+//!
+//! The first token of a request comes with the prefill, in the same pass, so drafting begins with the second.
+
+mod clock;
+mod drafter;
+mod request;
+mod stats;
+mod step;
+
+pub use clock::{Clock, SystemClock};
+pub use drafter::MAX_DRAFT;
+pub use request::{Finish, Request, Step};
+pub use stats::{DecodeStats, SpeculationStats};
+
+use std::sync::Arc;
+
+use quoth_draft::{DraftSource, Gate};
+use quoth_kernels::attend::KvKind;
+
+use crate::cache::KvCache;
+use crate::error::{Error, Result};
+use crate::model::{Model, Scratch};
+use crate::sample::{Sampler, Sampling};
+use crate::vocab::Vocab;
+use drafter::Drafter;
+use request::Turn;
+
+/// How a decoder guesses.
+pub struct Speculation {
+    /// Who guesses.
+    pub source: Box<dyn DraftSource>,
+    /// Whether guessing pays.
+    pub gate: Gate,
+    /// Longest draft, 1 to [`MAX_DRAFT`].
+    pub max_draft: usize,
+}
+
+impl std::fmt::Debug for Speculation {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Speculation(up to {} tokens)", self.max_draft)
+    }
+}
+
+/// See the module.
+pub struct Decoder {
+    model: Arc<Model>,
+    vocab: Arc<Vocab>,
+    cache: KvCache,
+    scratch: Scratch,
+    /// Prompt and committed tokens; all but the last are cached (I1). Empty before the first request.
+    history: Vec<u32>,
+    sampler: Sampler,
+    drafter: Option<Drafter>,
+    clock: Box<dyn Clock>,
+    turn: Option<Turn>,
+    stats: DecodeStats,
+}
+
+impl std::fmt::Debug for Decoder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Decoder({} tokens, {:?})", self.history.len(), self.drafter)
+    }
+}
+
+impl Decoder {
+    /// A decoder with an empty cache.
+    ///
+    /// # Errors
+    /// Options out of range, or a cache kind that cannot store heads of this model's width.
+    pub fn new(
+        model: Arc<Model>,
+        vocab: Arc<Vocab>,
+        kind: KvKind,
+        sampling: Sampling,
+        speculation: Option<Speculation>,
+    ) -> Result<Decoder> {
+        let cache = KvCache::new(model.config(), kind, model.n_ctx())?;
+        let sampler = Sampler::new(sampling, model.config().n_vocab)?;
+        let drafter = match speculation {
+            Some(s) if s.max_draft == 0 || s.max_draft > MAX_DRAFT => {
+                let expected = format!("1 to {MAX_DRAFT}");
+                return Err(Error::Option { what: "max_draft", found: s.max_draft.to_string(), expected });
+            }
+            Some(s) => Some(Drafter::new(s.source, s.gate, s.max_draft)),
+            None => None,
+        };
+        Ok(Decoder {
+            model,
+            vocab,
+            cache,
+            scratch: Scratch::default(),
+            history: Vec::new(),
+            sampler,
+            drafter,
+            clock: Box::<SystemClock>::default(),
+            turn: None,
+            stats: DecodeStats::default(),
+        })
+    }
+
+    /// Takes another clock, for tests.
+    pub fn set_clock(&mut self, clock: Box<dyn Clock>) {
+        self.clock = clock;
+    }
+
+    /// Takes other sampling options, for the next request.
+    ///
+    /// # Errors
+    /// An option is out of range; the old ones stay.
+    pub fn set_sampling(&mut self, sampling: Sampling) -> Result<()> {
+        self.sampler = Sampler::new(sampling, self.model.config().n_vocab)?;
+        Ok(())
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Prompt and committed tokens.
+    pub fn history(&self) -> &[u32] {
+        &self.history
+    }
+
+    /// The cache.
+    pub fn cache(&self) -> &KvCache {
+        &self.cache
+    }
+
+    /// Counts and times of the current or last request.
+    pub fn stats(&self) -> &DecodeStats {
+        &self.stats
+    }
+
+    /// What speculation did in the current or last request.
+    pub fn speculation_stats(&self) -> Option<SpeculationStats> {
+        self.drafter.as_ref().map(Drafter::stats)
+    }
+
+    /// The source, for what only its maker knows about it. `None`: plain decoding.
+    pub fn source_mut(&mut self) -> Option<&mut dyn DraftSource> {
+        self.drafter.as_mut().map(Drafter::source_mut)
+    }
+
+    /// Forgets all tokens; options and references stay.
+    ///
+    /// # Errors
+    /// None are expected: rewinding to nothing is always possible.
+    pub fn reset(&mut self) -> Result<()> {
+        self.turn = None;
+        self.cache.truncate(0)?;
+        self.history.clear();
+        if let Some(drafter) = &mut self.drafter {
+            drafter.rebuild(&[]);
+        }
+        Ok(())
+    }
+
+    /// Goes back to the first `n` tokens of the history; the request under way ends.
+    ///
+    /// # Errors
+    /// A window layer has already forgotten positions that are needed; nothing changes.
+    pub fn rewind(&mut self, n: usize) -> Result<()> {
+        if n >= self.history.len() {
+            return Ok(());
+        }
+        self.cache.truncate(n.saturating_sub(1))?;
+        self.turn = None;
+        self.history.truncate(n);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.rebuild(&self.history);
+        }
+        Ok(())
+    }
+
+    /// An independent decoder at the same point, with its own drafting.
+    ///
+    /// # Errors
+    /// Memory ran out.
+    pub fn fork(&mut self, speculation: Option<Speculation>) -> Result<Decoder> {
+        let mut fork = Decoder::new(
+            self.model.clone(),
+            self.vocab.clone(),
+            self.cache.kind(),
+            self.sampler.sampling().clone(),
+            speculation,
+        )?;
+        fork.cache = self.cache.copy_prefix(self.cache.len())?;
+        fork.history.clone_from(&self.history);
+        if let Some(drafter) = &mut fork.drafter {
+            drafter.rebuild(&fork.history);
+        }
+        Ok(fork)
+    }
+}

@@ -1,0 +1,111 @@
+//! A request: what is wanted, what ends it, and how far it has come.
+
+use std::sync::Arc;
+
+use crate::error::Error;
+use crate::sample::TokenLogprobs;
+use crate::vocab::{Detokenizer, StopSet, TextStream, Vocab};
+
+/// What is wanted of a decode.
+#[derive(Debug, Clone)]
+pub struct Request {
+    /// Most tokens to hand out, at least 1.
+    pub max_tokens: usize,
+    /// Tokens that end the decode, beside the vocabulary's ends of generation.
+    pub stop_ids: Vec<u32>,
+    /// Whether the vocabulary's ends of generation end the decode.
+    pub stop_at_eog: bool,
+    /// Texts that end the decode.
+    pub stops: Arc<StopSet>,
+    /// Log-probabilities of the chosen and of so many best tokens.
+    pub logprobs: Option<usize>,
+    /// Whether each step names the source of its draft.
+    pub trace: bool,
+}
+
+/// Why a decode ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// A token that ends a decode was chosen.
+    StopId(u32),
+    /// A stop text was completed: its index.
+    StopText(usize),
+    /// All wanted tokens were handed out.
+    Length,
+    /// The context is full.
+    Context,
+}
+
+/// What a step hands out.
+#[derive(Debug, Clone, Default)]
+pub struct Step {
+    /// Committed tokens, without one that completes a stop.
+    pub tokens: Vec<u32>,
+    /// Text that may be shown: whole characters, nothing of a stop.
+    pub text: String,
+    /// For each token, if asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// Drafted tokens that this step verified.
+    pub drafted: usize,
+    /// Drafted tokens that it committed.
+    pub accepted: usize,
+    /// Who drafted them, if asked for.
+    pub source: Option<String>,
+    /// Why the decode ended, in its last step.
+    pub finish: Option<Finish>,
+}
+
+/// A request under way.
+#[derive(Debug)]
+pub(crate) struct Turn {
+    pub(crate) request: Request,
+    /// All tokens that end the decode, ascending.
+    pub(crate) stop_ids: Vec<u32>,
+    pub(crate) text: TextStream,
+    /// Tokens handed out.
+    pub(crate) produced: usize,
+    /// Tokens committed: the index of the next draw.
+    pub(crate) committed: u64,
+    pub(crate) finish: Option<Finish>,
+    /// An error that came after tokens which had to be handed out first.
+    pub(crate) deferred: Option<Error>,
+}
+
+impl Turn {
+    pub(crate) fn new(request: Request, vocab: &Vocab) -> Self {
+        let mut stop_ids = request.stop_ids.clone();
+        if request.stop_at_eog {
+            stop_ids.extend(vocab.eog_ids());
+        }
+        stop_ids.sort_unstable();
+        stop_ids.dedup();
+        let text = TextStream::new(Detokenizer::new(vocab, false, false), request.stops.clone());
+        Turn { request, stop_ids, text, produced: 0, committed: 0, finish: None, deferred: None }
+    }
+
+    /// Takes a committed token into what is handed out. Gives whether the decode ends with it; a token that completes a stop is not handed out.
+    pub(crate) fn take(&mut self, vocab: &Vocab, token: u32, step: &mut Step) -> bool {
+        self.committed += 1;
+        if self.stop_ids.binary_search(&token).is_ok() {
+            self.text.cut(&mut step.text);
+            self.finish = Some(Finish::StopId(token));
+            return true;
+        }
+        if let Some(hit) = self.text.push(vocab, token, &mut step.text) {
+            self.finish = Some(Finish::StopText(hit.stop));
+            return true;
+        }
+        step.tokens.push(token);
+        self.produced += 1;
+        if self.produced == self.request.max_tokens {
+            self.text.cut(&mut step.text);
+            self.finish = Some(Finish::Length);
+        }
+        self.finish.is_some()
+    }
+
+    /// Whether the last committed token completed a stop.
+    pub(crate) fn ended_by_stop(&self) -> bool {
+        matches!(self.finish, Some(Finish::StopId(_) | Finish::StopText(_)))
+    }
+}

@@ -1,0 +1,341 @@
+//! The two moves of a decoder: begin a request, take a step.
+
+use super::drafter::Bounds;
+use super::request::{Finish, Request, Step, Turn};
+use super::stats::DecodeStats;
+use super::{Decoder, Drafter};
+use crate::error::{Error, Result};
+use crate::model::{MAX_ROWS, Span, Want};
+use crate::sample::{Sampler, logprobs};
+use crate::vocab::Vocab;
+
+/// What the rows of a forward became.
+#[derive(Default)]
+struct Rows {
+    /// Rows that were sampled.
+    sampled: usize,
+    accepted: usize,
+    error: Option<Error>,
+}
+
+impl Decoder {
+    /// Begins a request and gives its first token. The longest prefix that `prompt` shares with the cached tokens is kept, up to its last token.
+    /// `progress` gets prompt tokens done and in all after every pass; false stops.
+    ///
+    /// # Errors
+    /// The prompt is empty, too long or has tokens out of range, or the request makes no sense: nothing changes. Or the caller stopped, or a forward or the
+    /// sampler failed: what is cached then is a prefix of the prompt.
+    pub fn begin(
+        &mut self,
+        prompt: &[u32],
+        request: Request,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<Step> {
+        let n_ctx = self.cache.n_ctx();
+        let n_vocab = self.model.config().n_vocab;
+        if prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if prompt.len() > n_ctx {
+            return Err(Error::ContextFull { cached: 0, asked: prompt.len(), n_ctx });
+        }
+        if let Some((pos, &token)) = prompt.iter().enumerate().find(|(_, t)| **t as usize >= n_vocab) {
+            return Err(Error::TokenRange { token, pos, last: n_vocab - 1 });
+        }
+        if request.max_tokens == 0 {
+            let expected = "at least 1".into();
+            return Err(Error::Option { what: "max_tokens", found: "0".into(), expected });
+        }
+        if let Some(token) = request.stop_ids.iter().find(|t| **t as usize >= n_vocab) {
+            let expected = format!("token ids of 0 to {}", n_vocab - 1);
+            return Err(Error::Option { what: "stop", found: token.to_string(), expected });
+        }
+        let start = self.clock.now_ns();
+        self.turn = None;
+        self.stats = DecodeStats::default();
+        let kept = self.keep_prefix(prompt)?;
+        self.stats.cached_tokens = kept as u64;
+        let result = self.prefill(prompt, kept, progress).and_then(|()| {
+            let mut turn = Turn::new(request, &self.vocab);
+            let mut step = Step::default();
+            self.commit_first(&mut turn, &mut step)?;
+            self.turn = Some(turn);
+            Ok(step)
+        });
+        if result.is_err() {
+            // What is cached is a prefix of the prompt; the token after it is carried (I1).
+            self.cache.truncate(prompt.len() - 1)?;
+            self.history.truncate(self.cache.len() + 1);
+            if let Some(drafter) = &mut self.drafter {
+                drafter.rebuild(&self.history);
+            }
+        }
+        self.stats.prefill_ns = self.clock.now_ns() - start;
+        result
+    }
+
+    /// Rewinds to the longest prefix shared with `prompt`, makes the prompt the history, and brings the sources to it. Gives the tokens kept.
+    fn keep_prefix(&mut self, prompt: &[u32]) -> Result<usize> {
+        let shared = self.history.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        // The last prompt token is always forwarded: its row is where the first token comes from.
+        let mut kept = shared.min(self.cache.len()).min(prompt.len() - 1);
+        if self.cache.truncate(kept).is_err() {
+            // Window layers no longer reach back so far: begin anew.
+            self.cache.truncate(0)?;
+            kept = 0;
+        }
+        let extends = shared == self.history.len();
+        let known = self.history.len();
+        self.history.clear();
+        self.history.extend_from_slice(prompt);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.begin();
+            if extends {
+                drafter.observe(&prompt[known..]);
+            } else {
+                drafter.rebuild(prompt);
+            }
+        }
+        Ok(kept)
+    }
+
+    /// Forwards the prompt after its first `kept` tokens; the last row's logits stay in scratch memory.
+    fn prefill(&mut self, prompt: &[u32], kept: usize, progress: &mut dyn FnMut(usize, usize) -> bool) -> Result<()> {
+        let mut done = kept;
+        while done < prompt.len() {
+            let part = &prompt[done..prompt.len().min(done + MAX_ROWS)];
+            let want = if done + part.len() == prompt.len() { Want::Last } else { Want::None };
+            let mut span = [Span { cache: &mut self.cache, tokens: part }];
+            self.model.forward(&mut span, want, &mut self.scratch)?;
+            done += part.len();
+            self.stats.prefill_tokens += part.len() as u64;
+            if !progress(done, prompt.len()) && done < prompt.len() {
+                return Err(Error::Cancelled);
+            }
+        }
+        Ok(())
+    }
+
+    /// Commits the token after the prompt, from the row that the prefill left.
+    fn commit_first(&mut self, turn: &mut Turn, step: &mut Step) -> Result<()> {
+        let n_vocab = self.model.config().n_vocab;
+        let rows = commit_rows(
+            &self.vocab,
+            &mut self.sampler,
+            None,
+            &mut self.history,
+            &mut self.stats,
+            turn,
+            self.scratch.logits_mut(n_vocab),
+            n_vocab,
+            &[],
+            step,
+        );
+        if let Some(error) = rows.error {
+            return Err(error);
+        }
+        self.settle(turn, 1)
+    }
+
+    /// After committed rows: trims a token that completed a stop, rewinds the cache to the history (I1, I5), tells the sources. `new` tokens were committed.
+    fn settle(&mut self, turn: &Turn, new: usize) -> Result<()> {
+        let mut kept = new;
+        if turn.ended_by_stop() && new > 0 {
+            self.history.pop();
+            kept -= 1;
+        }
+        self.cache.truncate(self.history.len() - 1)?;
+        if let Some(drafter) = &mut self.drafter
+            && kept > 0
+        {
+            drafter.observe(&self.history[self.history.len() - kept..]);
+        }
+        Ok(())
+    }
+
+    /// Takes one step of the request: at least one token, or the end. After the end, steps are empty and say why it ended.
+    ///
+    /// # Errors
+    /// A forward or the sampler failed; history and cache stand at the last committed token, and the request can go on.
+    pub fn step(&mut self) -> Result<Step> {
+        let Some(mut turn) = self.turn.take() else {
+            return Err(Error::Internal("a step without a request".into()));
+        };
+        let result = self.step_turn(&mut turn);
+        self.turn = Some(turn);
+        result
+    }
+
+    fn step_turn(&mut self, turn: &mut Turn) -> Result<Step> {
+        if let Some(error) = turn.deferred.take() {
+            return Err(error);
+        }
+        let mut step = Step::default();
+        if turn.finish.is_some() {
+            step.finish = turn.finish;
+            return Ok(step);
+        }
+        if self.cache.len() >= self.cache.n_ctx() {
+            turn.text.cut(&mut step.text);
+            turn.finish = Some(Finish::Context);
+            step.finish = turn.finish;
+            return Ok(step);
+        }
+        let result = self.forward_and_commit(turn, &mut step);
+        if let Err(error) = result {
+            self.cache.truncate(self.history.len() - 1)?;
+            if step.tokens.is_empty() {
+                return Err(error);
+            }
+            turn.deferred = Some(error);
+        }
+        step.finish = turn.finish;
+        Ok(step)
+    }
+
+    fn forward_and_commit(&mut self, turn: &mut Turn, step: &mut Step) -> Result<()> {
+        let start = self.clock.now_ns();
+        let n_vocab = self.model.config().n_vocab;
+        let carried = self.history.last().copied();
+        let mut tokens: Vec<u32> = carried.into_iter().collect();
+        let mut draft_ns = 0;
+        if let Some(drafter) = &mut self.drafter
+            && drafter.allows()
+        {
+            let bounds = Bounds {
+                room: self.cache.n_ctx() - self.cache.len() - 1,
+                wanted: turn.request.max_tokens - turn.produced,
+                n_vocab,
+                stop_ids: &turn.stop_ids,
+            };
+            drafter.propose(&self.history, bounds);
+            tokens.extend_from_slice(drafter.draft());
+            draft_ns = (self.clock.now_ns() - start).max(1);
+        }
+        let drafted = tokens.len() - 1;
+        step.drafted = drafted;
+        let drafts_before = match &self.drafter {
+            Some(drafter) if turn.request.trace && drafted > 0 => drafter.drafts_by_source(),
+            _ => Vec::new(),
+        };
+
+        let forward_start = self.clock.now_ns();
+        let mut span = [Span { cache: &mut self.cache, tokens: &tokens }];
+        self.model.forward(&mut span, Want::All, &mut self.scratch)?;
+        let forward_end = self.clock.now_ns();
+
+        let before = self.history.len();
+        let drafter = if drafted > 0 { self.drafter.as_mut() } else { None };
+        let rows = commit_rows(
+            &self.vocab,
+            &mut self.sampler,
+            drafter,
+            &mut self.history,
+            &mut self.stats,
+            turn,
+            self.scratch.logits_mut(tokens.len() * n_vocab),
+            n_vocab,
+            &tokens[1..],
+            step,
+        );
+        let sampled = self.clock.now_ns();
+        let committed = self.history.len() - before;
+        step.accepted = rows.accepted;
+        self.settle(turn, committed)?;
+        if drafted > 0
+            && let Some(drafter) = &mut self.drafter
+        {
+            drafter.observe_topk(&tokens[..rows.sampled]);
+            if turn.request.trace {
+                let after = drafter.drafts_by_source();
+                let grown = |(name, drafts): &&(String, u64)| !drafts_before.contains(&(name.clone(), *drafts));
+                step.source = after.iter().find(grown).map(|(name, _)| name.clone());
+            }
+        }
+        let end = self.clock.now_ns();
+
+        let stats = &mut self.stats;
+        stats.steps += 1;
+        stats.decode_ns += end - start;
+        stats.draft_ns += draft_ns + (end - sampled);
+        stats.sample_ns += sampled - forward_end;
+        if drafted > 0 {
+            stats.verify_steps += 1;
+            stats.verify_ns += forward_end - forward_start;
+            stats.drafted += drafted as u64;
+            stats.accepted += rows.accepted as u64;
+            stats.bonus += u64::from(rows.accepted == drafted && committed > drafted);
+            stats.longest_draft = stats.longest_draft.max(drafted as u64);
+        } else {
+            stats.plain_steps += 1;
+        }
+        if let Some(drafter) = &mut self.drafter {
+            // A step that failed, or that a stop cut short, says nothing about the draft's worth; its time is not a sample either.
+            if drafted > 0 && rows.error.is_none() {
+                drafter.record_verify(rows.accepted, committed, end - start);
+            } else if drafted == 0 {
+                drafter.record_plain(end - start, draft_ns);
+            }
+        }
+        match rows.error {
+            Some(error) => Err(error),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Samples and commits row after row until the draft is contradicted, the rows are used up, the request ends, or sampling fails.
+#[allow(clippy::too_many_arguments)]
+fn commit_rows(
+    vocab: &Vocab,
+    sampler: &mut Sampler,
+    mut drafter: Option<&mut Drafter>,
+    history: &mut Vec<u32>,
+    stats: &mut DecodeStats,
+    turn: &mut Turn,
+    logits: &mut [f32],
+    n_vocab: usize,
+    draft: &[u32],
+    step: &mut Step,
+) -> Rows {
+    let mut rows = Rows::default();
+    let topk = drafter.as_ref().map_or(0, |drafter| drafter.topk());
+    for (i, row) in logits.chunks_exact_mut(n_vocab).enumerate() {
+        if topk > 0
+            && let Some(drafter) = &mut drafter
+        {
+            drafter.capture(row, topk);
+        }
+        let pos = history.len();
+        let picked = match sampler.sample(row, history, turn.committed, pos) {
+            Ok(picked) => picked,
+            Err(error) => {
+                rows.error = Some(error.into());
+                break;
+            }
+        };
+        let token = picked.token;
+        let lp = match turn.request.logprobs.map(|n| logprobs(row, token, n, pos)).transpose() {
+            Ok(lp) => lp,
+            Err(error) => {
+                rows.error = Some(error.into());
+                break;
+            }
+        };
+        rows.sampled += 1;
+        stats.committed += 1;
+        stats.draws += u64::from(picked.drew);
+        history.push(token);
+        let handed_out = step.tokens.len();
+        let ends = turn.take(vocab, token, step);
+        if step.tokens.len() > handed_out {
+            step.logprobs.extend(lp);
+        }
+        let agrees = draft.get(i) == Some(&token);
+        rows.accepted += usize::from(agrees);
+        if ends || !agrees {
+            break;
+        }
+    }
+    rows
+}

@@ -1,0 +1,382 @@
+//! A decoder: requests, steps, whole answers.
+
+use std::sync::{Arc, Mutex};
+
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+use quoth_draft::DraftSource;
+use quoth_engine::decode::{self, Finish, Request, Speculation, Step};
+use quoth_engine::sample::{SampleError, Sampling, TokenLogprobs};
+use quoth_engine::vocab::StopSet;
+use quoth_engine::Error;
+
+use crate::convert;
+use crate::draft::{SharedCascade, SourceRow, SpeculationArgs, source_rows};
+use crate::errors::{busy, guarded, no_signal, options, to_py};
+use crate::model::Model;
+use crate::session::kv_kind;
+use crate::source::{Interrupt, PySource};
+
+/// The fields of `quoth.Sampling`.
+#[derive(FromPyObject)]
+pub(crate) struct SamplingArgs {
+    temperature: f32,
+    top_k: usize,
+    top_p: f32,
+    min_p: f32,
+    repeat_penalty: f32,
+    frequency_penalty: f32,
+    presence_penalty: f32,
+    repeat_last_n: usize,
+    logit_bias: Vec<(u32, f32)>,
+    banned: Vec<u32>,
+}
+
+impl SamplingArgs {
+    fn with_seed(self, seed: u64) -> Sampling {
+        Sampling {
+            temperature: self.temperature,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            frequency_penalty: self.frequency_penalty,
+            presence_penalty: self.presence_penalty,
+            repeat_last_n: self.repeat_last_n,
+            seed,
+            logit_bias: self.logit_bias,
+            banned: self.banned,
+        }
+    }
+}
+
+/// Checks options without a model.
+#[pyfunction]
+pub(crate) fn check_sampling(py: Python<'_>, args: SamplingArgs) -> PyResult<()> {
+    args.with_seed(0).check().map_err(|e: SampleError| to_py(py, e.into()))
+}
+
+/// The fields of a request.
+#[derive(FromPyObject)]
+pub(crate) struct RequestArgs {
+    max_tokens: usize,
+    stop_ids: Vec<u32>,
+    stop_at_eog: bool,
+    stop_texts: Vec<Vec<u8>>,
+    logprobs: Option<usize>,
+    trace: bool,
+}
+
+type Logprobs = Vec<(f32, Vec<(u32, f32)>)>;
+
+/// What a step handed out: tokens, text, log-probabilities, drafted, accepted, source, finish.
+pub(crate) type StepRow = (Vec<u32>, String, Logprobs, usize, usize, Option<String>, Option<FinishRow>);
+
+/// Reason, stop id, index of the stop text.
+pub(crate) type FinishRow = (&'static str, Option<u32>, Option<usize>);
+
+fn finish_row(finish: Finish) -> FinishRow {
+    match finish {
+        Finish::StopId(id) => ("stop", Some(id), None),
+        Finish::StopText(index) => ("stop", None, Some(index)),
+        Finish::Length => ("length", None, None),
+        Finish::Context => ("context", None, None),
+    }
+}
+
+fn logprob_rows(logprobs: Vec<TokenLogprobs>) -> Logprobs {
+    logprobs.into_iter().map(|l| (l.chosen, l.top)).collect()
+}
+
+fn step_row(step: Step) -> StepRow {
+    let logprobs = logprob_rows(step.logprobs);
+    (step.tokens, step.text, logprobs, step.drafted, step.accepted, step.source, step.finish.map(finish_row))
+}
+
+#[pyclass(module = "quoth._core", frozen)]
+pub(crate) struct Decoder {
+    decoder: Mutex<decode::Decoder>,
+    cascade: Option<SharedCascade>,
+    interrupt: Interrupt,
+}
+
+/// What a decoder guesses with: options, and perhaps a source of the user's.
+fn speculation(
+    py: Python<'_>,
+    args: Option<SpeculationArgs>,
+    source: Option<&Bound<'_, PyAny>>,
+    n_vocab: usize,
+    interrupt: &Interrupt,
+) -> PyResult<(Option<Speculation>, Option<SharedCascade>)> {
+    let Some(args) = args else { return Ok((None, None)) };
+    let gate = args.gate(py)?;
+    let (source, cascade): (Box<dyn DraftSource>, _) = match source {
+        Some(object) => (Box::new(PySource::new(object, interrupt.clone())?), None),
+        None => {
+            let cascade = SharedCascade::new(args.cascade(py, n_vocab)?);
+            (Box::new(cascade.clone()), Some(cascade))
+        }
+    };
+    Ok((Some(Speculation { source, gate, max_draft: args.max_draft }), cascade))
+}
+
+#[pymethods]
+impl Decoder {
+    #[new]
+    #[pyo3(signature = (model, kv_type, sampling, seed, speculation_args, source))]
+    fn new(
+        py: Python<'_>,
+        model: &Model,
+        kv_type: &str,
+        sampling: SamplingArgs,
+        seed: u64,
+        speculation_args: Option<SpeculationArgs>,
+        source: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let kind = kv_kind(py, kv_type)?;
+        let interrupt = Interrupt::default();
+        let n_vocab = model.model.config().n_vocab;
+        let (speculation, cascade) = speculation(py, speculation_args, source, n_vocab, &interrupt)?;
+        let vocab = model.vocab(py)?;
+        let decoder = guarded(py, &Mutex::new(None), || {
+            decode::Decoder::new(model.alive()?, vocab, kind, sampling.with_seed(seed), speculation)
+        })?;
+        Ok(Decoder { decoder: Mutex::new(decoder), cascade, interrupt })
+    }
+
+    /// Begins a request; its first step.
+    fn begin(
+        &self,
+        py: Python<'_>,
+        prompt: &Bound<'_, PyAny>,
+        request: RequestArgs,
+        progress: Option<Py<PyAny>>,
+    ) -> PyResult<StepRow> {
+        let prompt = convert::tokens(prompt)?;
+        let mut decoder = self.lock(py)?;
+        let raised = Mutex::new(None);
+        let decoder = &mut *decoder;
+        let step = guarded(py, &raised, || {
+            let stops = StopSet::new(&request.stop_texts)?;
+            let request = Request {
+                max_tokens: request.max_tokens,
+                stop_ids: request.stop_ids,
+                stop_at_eog: request.stop_at_eog,
+                stops: Arc::new(stops),
+                logprobs: request.logprobs,
+                trace: request.trace,
+            };
+            if !decoder.model().is_alive() {
+                return Err(Error::Forked);
+            }
+            let mut report = |done: usize, total: usize| {
+                let told = Python::attach(|py| progress.as_ref().map_or(Ok(()), |p| p.call1(py, (done, total)).map(drop)));
+                if let Err(exception) = told {
+                    if let Ok(mut raised) = raised.lock() {
+                        *raised = Some(exception);
+                    }
+                    return false;
+                }
+                no_signal(&raised)
+            };
+            decoder.begin(&prompt, request, &mut report)
+        })?;
+        self.interrupted()?;
+        Ok(step_row(step))
+    }
+
+    /// The next step of the request.
+    fn step(&self, py: Python<'_>) -> PyResult<StepRow> {
+        let mut decoder = self.lock(py)?;
+        self.interrupted()?;
+        let decoder = &mut *decoder;
+        let step = guarded(py, &Mutex::new(None), || decoder.step())?;
+        if step.tokens.is_empty() {
+            self.interrupted()?;
+        }
+        Ok(step_row(step))
+    }
+
+    /// All remaining steps of the request, in one call.
+    fn run(&self, py: Python<'_>) -> PyResult<StepRow> {
+        let mut decoder = self.lock(py)?;
+        let raised = Mutex::new(None);
+        let decoder = &mut *decoder;
+        let whole = guarded(py, &raised, || {
+            let mut whole = Step::default();
+            while whole.finish.is_none() {
+                if self.interrupt.lock().is_ok_and(|i| i.is_some()) || !no_signal(&raised) {
+                    return Err(Error::Cancelled);
+                }
+                let step = decoder.step()?;
+                whole.tokens.extend(step.tokens);
+                whole.text.push_str(&step.text);
+                whole.logprobs.extend(step.logprobs);
+                whole.drafted += step.drafted;
+                whole.accepted += step.accepted;
+                whole.finish = step.finish;
+            }
+            Ok(whole)
+        });
+        self.interrupted()?;
+        Ok(step_row(whole?))
+    }
+
+    /// Counts and times of the request.
+    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
+        let decoder = self.lock(py)?;
+        let s = decoder.stats();
+        let dict = PyDict::new(py);
+        for (name, value) in [
+            ("prefill_tokens", s.prefill_tokens),
+            ("prefill_ns", s.prefill_ns),
+            ("cached_tokens", s.cached_tokens),
+            ("steps", s.steps),
+            ("verify_steps", s.verify_steps),
+            ("plain_steps", s.plain_steps),
+            ("committed", s.committed),
+            ("draws", s.draws),
+            ("drafted", s.drafted),
+            ("accepted", s.accepted),
+            ("bonus", s.bonus),
+            ("decode_ns", s.decode_ns),
+            ("draft_ns", s.draft_ns),
+            ("verify_ns", s.verify_ns),
+            ("sample_ns", s.sample_ns),
+            ("longest_draft", s.longest_draft),
+        ] {
+            dict.set_item(name, value)?;
+        }
+        dict.set_item("tokens_per_step", s.tokens_per_step())?;
+        dict.set_item("acceptance", s.acceptance())?;
+        Ok(dict)
+    }
+
+    /// The gate's figures and each source's, or None without speculation.
+    fn speculation_stats<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyDict>, Vec<SourceRow>)>> {
+        let decoder = self.lock(py)?;
+        let Some(s) = decoder.speculation_stats() else { return Ok(None) };
+        let gate = PyDict::new(py);
+        gate.set_item("state", if s.disabled.is_some() { "disabled".to_owned() } else { s.gate.state.to_string() })?;
+        gate.set_item("estimated_speedup", s.gate.estimated_speedup)?;
+        gate.set_item("trips", s.gate.trips)?;
+        gate.set_item("probes", s.gate.probes)?;
+        gate.set_item("reopened", s.gate.reopened)?;
+        gate.set_item("closed_steps", s.gate.closed_steps)?;
+        gate.set_item("probe_in", s.gate.probe_in)?;
+        gate.set_item("scale", s.gate.scale)?;
+        gate.set_item("plain_ns", s.gate.plain_ns)?;
+        gate.set_item("costs", s.cost_provenance)?;
+        gate.set_item("reason", s.disabled.or(s.gate.reason.map(|r| r.to_string())))?;
+        Ok(Some((gate, source_rows(s.sources))))
+    }
+
+    fn history(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
+        Ok(self.lock(py)?.history().to_vec())
+    }
+
+    fn cached(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.lock(py)?.cache().len())
+    }
+
+    fn cache_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.lock(py)?.cache().memory_bytes())
+    }
+
+    /// Whether two decoders have the same bytes cached for their first `n` tokens.
+    fn same_prefix(&self, py: Python<'_>, other: &Decoder, n: usize) -> PyResult<bool> {
+        if std::ptr::eq(self, other) {
+            return Ok(true);
+        }
+        Ok(self.lock(py)?.cache().same_prefix(other.lock(py)?.cache(), n))
+    }
+
+    fn reset(&self, py: Python<'_>) -> PyResult<()> {
+        let mut decoder = self.lock(py)?;
+        let decoder = &mut *decoder;
+        guarded(py, &Mutex::new(None), || decoder.reset())
+    }
+
+    fn rewind(&self, py: Python<'_>, n: usize) -> PyResult<()> {
+        let mut decoder = self.lock(py)?;
+        let decoder = &mut *decoder;
+        guarded(py, &Mutex::new(None), || decoder.rewind(n))
+    }
+
+    fn set_sampling(&self, py: Python<'_>, sampling: SamplingArgs, seed: u64) -> PyResult<()> {
+        let mut decoder = self.lock(py)?;
+        let decoder = &mut *decoder;
+        guarded(py, &Mutex::new(None), || decoder.set_sampling(sampling.with_seed(seed)))
+    }
+
+    /// An independent decoder at the same point; references of the cascade come along.
+    fn fork(
+        &self,
+        py: Python<'_>,
+        speculation_args: Option<SpeculationArgs>,
+        source: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Decoder> {
+        let mut decoder = self.lock(py)?;
+        let interrupt = Interrupt::default();
+        let n_vocab = decoder.model().config().n_vocab;
+        let (speculation, cascade) = speculation(py, speculation_args, source, n_vocab, &interrupt)?;
+        if let (Some(own), Some(new)) = (&self.cascade, &cascade) {
+            let mut new = new.lock();
+            for index in own.lock().reference_indexes() {
+                new.add_index(index);
+            }
+        }
+        let decoder = &mut *decoder;
+        let fork = guarded(py, &Mutex::new(None), || decoder.fork(speculation))?;
+        Ok(Decoder { decoder: Mutex::new(fork), cascade, interrupt })
+    }
+
+    /// Whether references can be added: a cascade drafts.
+    #[getter]
+    fn has_cascade(&self) -> bool {
+        self.cascade.is_some()
+    }
+
+    fn add_reference(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let tokens = convert::tokens(tokens)?;
+        let Some(cascade) = &self.cascade else {
+            return Err(options(py, "no cascade drafts here, so a reference has no use"));
+        };
+        // A step holds both; waiting for it while attached would block the interpreter.
+        drop(self.lock(py)?);
+        crate::draft::add_reference(py, cascade, &tokens)
+    }
+
+    fn remove_reference(&self, py: Python<'_>, handle: u64) -> PyResult<bool> {
+        let Some(cascade) = &self.cascade else { return Ok(false) };
+        drop(self.lock(py)?);
+        Ok(cascade.lock().remove_reference(quoth_draft::ReferenceId(handle)))
+    }
+
+    fn clear_references(&self, py: Python<'_>) -> PyResult<()> {
+        drop(self.lock(py)?);
+        if let Some(cascade) = &self.cascade {
+            cascade.lock().clear_references();
+        }
+        Ok(())
+    }
+}
+
+impl Decoder {
+    fn lock<'s>(&'s self, py: Python<'_>) -> PyResult<std::sync::MutexGuard<'s, decode::Decoder>> {
+        match self.decoder.try_lock() {
+            Ok(decoder) => Ok(decoder),
+            // A panic mid-step left no request under way; the history is whole, so the decoder can go on.
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => Err(busy(py, "the decoder is in use by another caller")),
+        }
+    }
+
+    /// Raises an interrupt that a source met.
+    fn interrupted(&self) -> PyResult<()> {
+        match self.interrupt.lock().map(|mut i| i.take()) {
+            Ok(Some(exception)) => Err(exception),
+            _ => Ok(()),
+        }
+    }
+}

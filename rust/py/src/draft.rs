@@ -1,0 +1,242 @@
+//! The drafting cascade: inside a decoder, shared with it for references, or alone for other engines.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use pyo3::prelude::*;
+use quoth_draft::{
+    Cascade, CascadeOptions, CostPoint, CostTable, DraftSource, Gate, GateOptions, Policy, ReferenceId, SourceError,
+    SourceStats, TopkRow,
+};
+
+use crate::convert;
+use crate::errors::{busy, options};
+
+/// A cascade that a decoder and Python both hold: the decoder drafts from it, Python adds references.
+#[derive(Clone)]
+pub(crate) struct SharedCascade(Arc<Mutex<Cascade>>);
+
+impl SharedCascade {
+    pub(crate) fn new(cascade: Cascade) -> Self {
+        SharedCascade(Arc::new(Mutex::new(cascade)))
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, Cascade> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl DraftSource for SharedCascade {
+    fn suggest(&mut self, context: &[u32], max_tokens: usize, out: &mut Vec<u32>) -> Result<(), SourceError> {
+        self.lock().suggest(context, max_tokens, out)
+    }
+    fn observe(&mut self, committed: &[u32]) -> Result<(), SourceError> {
+        self.lock().observe(committed)
+    }
+    fn topk(&self) -> usize {
+        self.lock().topk()
+    }
+    fn observe_topk(&mut self, rows: &[TopkRow<'_>]) -> Result<(), SourceError> {
+        self.lock().observe_topk(rows)
+    }
+    fn truncate_pending(&mut self, n: usize) {
+        self.lock().truncate_pending(n);
+    }
+    fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
+        self.lock().rebuild(history)
+    }
+    fn stats(&self) -> Vec<SourceStats> {
+        self.lock().stats()
+    }
+}
+
+/// The fields of `quoth.Gate`.
+#[derive(FromPyObject)]
+pub(crate) struct GateArgs {
+    window: usize,
+    min_speedup: f64,
+    probe_margin: f64,
+    reprobe_after: u32,
+    reprobe_max: u32,
+    probe_steps: usize,
+    adapt_budget: bool,
+    first_risk: f64,
+    max_debt: f64,
+    credit: f64,
+}
+
+/// The fields of `quoth.Speculation`, without the source.
+#[derive(FromPyObject)]
+pub(crate) struct SpeculationArgs {
+    pub(crate) max_draft: usize,
+    min_draft: Option<usize>,
+    min_match: Option<usize>,
+    policy: String,
+    recycling: bool,
+    costs: Option<Vec<(usize, f64)>>,
+    cost_provenance: String,
+    gate: GateArgs,
+}
+
+impl SpeculationArgs {
+    /// The measured table, or the shipped one.
+    fn table(&self, py: Python<'_>) -> PyResult<CostTable> {
+        match &self.costs {
+            None => Ok(CostTable::default()),
+            Some(points) => {
+                let points = points.iter().map(|(k, cost)| CostPoint { k: *k, cost: *cost }).collect();
+                CostTable::new(points, self.cost_provenance.clone()).map_err(|e| options(py, e.to_string()))
+            }
+        }
+    }
+
+    /// The gate that these options describe.
+    pub(crate) fn gate(&self, py: Python<'_>) -> PyResult<Gate> {
+        let table = self.table(py)?;
+        let g = &self.gate;
+        let gate = GateOptions {
+            window: g.window,
+            min_speedup: g.min_speedup,
+            probe_margin: g.probe_margin,
+            reprobe_after: g.reprobe_after,
+            reprobe_max: g.reprobe_max,
+            probe_steps: g.probe_steps,
+            adapt_budget: g.adapt_budget,
+            first_risk: g.first_risk,
+            max_debt: g.max_debt,
+            credit: g.credit,
+            min_draft: self.min_draft.unwrap_or(table.shortest_draft()),
+            ..GateOptions::default()
+        };
+        Gate::new(table, gate).map_err(|e| options(py, e.to_string()))
+    }
+
+    /// The cascade that these options describe.
+    pub(crate) fn cascade(&self, py: Python<'_>, n_vocab: usize) -> PyResult<Cascade> {
+        let table = self.table(py)?;
+        let measured = CascadeOptions::for_costs(&table);
+        let policy = match self.policy.as_str() {
+            "best-rate" => measured.policy.clone(),
+            "fixed" => Policy::Fixed { budget_factor: 1 },
+            other => return Err(options(py, format!("policy is `{other}`, expected best-rate or fixed"))),
+        };
+        let cascade = CascadeOptions {
+            policy,
+            min_match: self.min_match.unwrap_or(measured.min_match),
+            min_draft: self.min_draft.unwrap_or(measured.min_draft),
+            recycling: self.recycling,
+            ..measured
+        };
+        Cascade::new(n_vocab, cascade).map_err(|e| options(py, e.to_string()))
+    }
+}
+
+/// Checks options without a model.
+#[pyfunction]
+pub(crate) fn check_speculation(py: Python<'_>, args: SpeculationArgs) -> PyResult<()> {
+    let most = quoth_engine::decode::MAX_DRAFT;
+    if args.max_draft == 0 || args.max_draft > most {
+        return Err(options(py, format!("max_draft is {}, expected 1 to {most}", args.max_draft)));
+    }
+    args.gate(py)?;
+    args.cascade(py, 1)?;
+    Ok(())
+}
+
+/// Name, drafts, drafted, accepted, mutes, muted, reason.
+pub(crate) type SourceRow = (String, u64, u64, u64, u64, bool, Option<String>);
+
+pub(crate) fn source_rows(stats: Vec<SourceStats>) -> Vec<SourceRow> {
+    stats.into_iter().map(|s| (s.name, s.drafts, s.drafted, s.accepted, s.mutes, s.muted, s.reason)).collect()
+}
+
+/// Adds a document; its handle as a number.
+pub(crate) fn add_reference(py: Python<'_>, cascade: &SharedCascade, tokens: &[u32]) -> PyResult<u64> {
+    let added = py.detach(|| cascade.lock().add_reference(tokens));
+    added.map(handle).map_err(|e| options(py, e.to_string()))
+}
+
+fn handle(id: ReferenceId) -> u64 {
+    id.0
+}
+
+/// The cascade without a model.
+#[pyclass(module = "quoth._core", frozen)]
+pub(crate) struct DraftIndex {
+    cascade: SharedCascade,
+}
+
+#[pymethods]
+impl DraftIndex {
+    #[new]
+    fn new(py: Python<'_>, n_vocab: usize, args: SpeculationArgs) -> PyResult<Self> {
+        Ok(DraftIndex { cascade: SharedCascade::new(args.cascade(py, n_vocab)?) })
+    }
+
+    fn observe(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
+        let tokens = convert::tokens(tokens)?;
+        let mut cascade = self.lock(py)?;
+        let cascade = &mut *cascade;
+        py.detach(|| cascade.observe(&tokens)).map_err(|e| options(py, e.to_string()))
+    }
+
+    fn suggest(&self, py: Python<'_>, context: Option<&Bound<'_, PyAny>>, max_tokens: usize) -> PyResult<Vec<u32>> {
+        let mut cascade = self.lock(py)?;
+        let context = match context {
+            // Only the end of the context is looked at; the index knows the rest.
+            Some(context) => convert::tokens(context)?,
+            None => cascade.index().last().into_iter().collect(),
+        };
+        let mut draft = Vec::new();
+        cascade.suggest(&context, max_tokens, &mut draft).map_err(|e| options(py, e.to_string()))?;
+        Ok(draft)
+    }
+
+    fn observe_topk(&self, py: Python<'_>, rows: Vec<(u32, Vec<u32>)>) -> PyResult<()> {
+        let rows: Vec<TopkRow<'_>> = rows.iter().map(|(token, top)| TopkRow { token: *token, top }).collect();
+        self.lock(py)?.observe_topk(&rows).map_err(|e| options(py, e.to_string()))
+    }
+
+    fn truncate_pending(&self, py: Python<'_>, n: usize) -> PyResult<()> {
+        self.lock(py)?.truncate_pending(n);
+        Ok(())
+    }
+
+    fn rebuild(&self, py: Python<'_>, history: &Bound<'_, PyAny>) -> PyResult<()> {
+        let history = convert::tokens(history)?;
+        let mut cascade = self.lock(py)?;
+        let cascade = &mut *cascade;
+        py.detach(|| cascade.rebuild(&history)).map_err(|e| options(py, e.to_string()))
+    }
+
+    fn add_reference(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<u64> {
+        add_reference(py, &self.cascade, &convert::tokens(tokens)?)
+    }
+
+    fn clear_references(&self, py: Python<'_>) -> PyResult<()> {
+        self.lock(py)?.clear_references();
+        Ok(())
+    }
+
+    fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.lock(py)?.index().len())
+    }
+
+    fn stats(&self, py: Python<'_>) -> PyResult<Vec<SourceRow>> {
+        Ok(source_rows(self.lock(py)?.stats()))
+    }
+
+    /// Bytes of the conversation's index.
+    fn index_bytes(&self, py: Python<'_>) -> PyResult<usize> {
+        Ok(self.lock(py)?.index().bytes().capacity)
+    }
+}
+
+impl DraftIndex {
+    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Cascade>> {
+        match self.cascade.0.try_lock() {
+            Ok(cascade) => Ok(cascade),
+            Err(std::sync::TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
+            Err(std::sync::TryLockError::WouldBlock) => Err(busy(py, "the index is in use by another caller")),
+        }
+    }
+}

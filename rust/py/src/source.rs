@@ -1,0 +1,144 @@
+//! Draft sources written in Python, seen as Rust ones.
+//!
+//! The context is handed over as one list that grows with the stream, so a call costs what is new. An exception stops the source for good (the decoder
+//! keeps the reason); an interrupt is kept apart and raised at the next chance.
+
+use std::sync::{Arc, Mutex};
+
+use pyo3::exceptions::PyException;
+use pyo3::prelude::*;
+use pyo3::types::PyList;
+use quoth_draft::{DraftSource, SourceError, TopkRow};
+
+/// Top-k width of a source that has `observe_topk` and does not say how many it wants.
+const DEFAULT_TOPK: usize = 8;
+/// Most that it may want.
+const MAX_TOPK: usize = 64;
+
+/// An exception that must reach the caller: an interrupt, not a failure of the source.
+pub(crate) type Interrupt = Arc<Mutex<Option<PyErr>>>;
+
+pub(crate) struct PySource {
+    object: Py<PyAny>,
+    topk: usize,
+    context: Py<PyList>,
+    known: usize,
+    interrupt: Interrupt,
+}
+
+impl PySource {
+    /// Wraps an object with `suggest` and `observe`.
+    pub(crate) fn new(object: &Bound<'_, PyAny>, interrupt: Interrupt) -> PyResult<Self> {
+        let py = object.py();
+        for method in ["suggest", "observe"] {
+            if !object.getattr(method).is_ok_and(|m| m.is_callable()) {
+                let name = object.get_type().name()?;
+                return Err(crate::errors::options(py, format!("the draft source of type {name} has no method `{method}`")));
+            }
+        }
+        let topk = if object.hasattr("observe_topk")? {
+            let wanted = match object.getattr("topk") {
+                Ok(wanted) => wanted.extract::<usize>().unwrap_or(DEFAULT_TOPK),
+                Err(_) => DEFAULT_TOPK,
+            };
+            wanted.min(MAX_TOPK)
+        } else {
+            0
+        };
+        Ok(PySource {
+            object: object.clone().unbind(),
+            topk,
+            context: PyList::empty(py).unbind(),
+            known: 0,
+            interrupt,
+        })
+    }
+
+    fn failed(&self, py: Python<'_>, error: PyErr) -> SourceError {
+        let text = error.value(py).to_string();
+        let name = error.get_type(py).name().map(|n| n.to_string()).unwrap_or_default();
+        if !error.is_instance_of::<PyException>(py)
+            && let Ok(mut interrupt) = self.interrupt.lock()
+        {
+            interrupt.get_or_insert(error);
+        }
+        SourceError(format!("{name}: {text}"))
+    }
+
+    fn call(&self, py: Python<'_>, method: &str, tokens: &[u32]) -> Result<(), SourceError> {
+        self.object.call_method1(py, method, (tokens.to_vec(),)).map(drop).map_err(|e| self.failed(py, e))
+    }
+}
+
+impl DraftSource for PySource {
+    fn suggest(&mut self, context: &[u32], max_tokens: usize, out: &mut Vec<u32>) -> Result<(), SourceError> {
+        Python::attach(|py| {
+            let list = self.context.bind(py);
+            let mut fill = || -> PyResult<()> {
+                if self.known > context.len() || list.len() != self.known {
+                    list.del_slice(0, list.len())?;
+                    self.known = 0;
+                }
+                for token in &context[self.known..] {
+                    list.append(*token)?;
+                }
+                self.known = context.len();
+                Ok(())
+            };
+            fill().map_err(|e| self.failed(py, e))?;
+            let answer = self.object.call_method1(py, "suggest", (list, max_tokens)).map_err(|e| self.failed(py, e))?;
+            let answer = answer.bind(py);
+            if answer.is_none() {
+                return Ok(());
+            }
+            // One more than asked for is enough to know that the source overdid it.
+            for item in answer.try_iter().map_err(|e| self.failed(py, e))?.take(max_tokens + 1) {
+                let id = item.and_then(|item| item.extract::<i64>()).map_err(|e| self.failed(py, e))?;
+                // What is no token id at all is outside every vocabulary.
+                out.push(u32::try_from(id).unwrap_or(u32::MAX));
+            }
+            Ok(())
+        })
+    }
+
+    fn observe(&mut self, committed: &[u32]) -> Result<(), SourceError> {
+        Python::attach(|py| self.call(py, "observe", committed))
+    }
+
+    fn topk(&self) -> usize {
+        self.topk
+    }
+
+    fn observe_topk(&mut self, rows: &[TopkRow<'_>]) -> Result<(), SourceError> {
+        Python::attach(|py| {
+            let rows: Vec<(u32, Vec<u32>)> = rows.iter().map(|row| (row.token, row.top.to_vec())).collect();
+            self.object.call_method1(py, "observe_topk", (rows,)).map(drop).map_err(|e| self.failed(py, e))
+        })
+    }
+
+    fn truncate_pending(&mut self, n: usize) {
+        Python::attach(|py| {
+            let object = self.object.bind(py);
+            if let Ok(method) = object.getattr("truncate_pending")
+                && let Err(error) = method.call1((n,))
+            {
+                // The contract has no place for a failure here; the next call that can report one will.
+                self.failed(py, error);
+            }
+        });
+    }
+
+    fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
+        self.known = usize::MAX;
+        Python::attach(|py| {
+            let object = self.object.bind(py);
+            if object.hasattr("rebuild").unwrap_or(false) {
+                return self.call(py, "rebuild", history);
+            }
+            if object.hasattr("reset").unwrap_or(false) {
+                object.call_method0("reset").map_err(|e| self.failed(py, e))?;
+            }
+            if history.is_empty() { Ok(()) } else { self.call(py, "observe", history) }
+        })
+    }
+}
