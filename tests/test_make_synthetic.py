@@ -16,7 +16,8 @@ gguf = pytest.importorskip("gguf", reason="gguf is the oracle for block layouts"
 def load_tool() -> ModuleType:
     path = Path(__file__).parent.parent / "tools" / "make_synthetic.py"
     spec = importlib.util.spec_from_file_location("make_synthetic", path)
-    assert spec is not None and spec.loader is not None
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules["make_synthetic"] = module
     spec.loader.exec_module(module)

@@ -96,7 +96,7 @@ RECIPES: dict[str, tuple[LlamaFileType, GGMLQuantizationType]] = {
     "BF16": (LlamaFileType.MOSTLY_BF16, Quant.BF16),
     "F32": (LlamaFileType.ALL_F32, Quant.F32),
 }
-EMBED_TYPES = tuple(t for t in RECIPES if t not in ("Q4_K_S", "Q4_K_M")) + ("Q4_K",)
+EMBED_TYPES = ("Q4_K", *(t for t in RECIPES if t not in ("Q4_K_S", "Q4_K_M")))
 
 # Rows that do not fill blocks of 256 get a 32-wide type of about the same size, as in files in the wild.
 NARROW = {
@@ -244,14 +244,16 @@ def random_matrix(kind: GGMLQuantizationType, shape: Sequence[int], std: float, 
         ValueError: k does not fill whole blocks.
     """
     if kind in FLOATS:
-        values = rng.standard_normal(tuple(shape), dtype=np.float32) * np.float32(std)
+        values: npt.NDArray[np.float32] = rng.standard_normal(tuple(shape), dtype=np.float32) * np.float32(std)
         if kind == Quant.F32:
             return values
         if kind == Quant.F16:
-            return values.astype(np.float16)
-        bits = values.view(np.uint32)
-        rounded = (bits + 0x7FFF + ((bits >> 16) & 1)) >> 16  # half to even; no value here is a NaN
-        return rounded.astype("<u2").view(np.uint8)
+            return np.asarray(values, np.float16)
+        bits: npt.NDArray[np.uint32] = values.view(np.uint32)
+        rounded: npt.NDArray[np.uint16] = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(
+            "<u2"
+        )  # half to even; no NaNs
+        return rounded.view(np.uint8)
     per_block, block_bytes = GGML_QUANT_SIZES[kind]
     if shape[-1] % per_block:
         raise ValueError(f"inner size {shape[-1]} is not a multiple of {kind.name}'s block of {per_block}")

@@ -280,6 +280,11 @@ def _from_hub(name: str, cache: Path | None, progress: Progress | None) -> Path:
             return Path(hub.hf_hub_download(f"{org}/{repo}", file, **options))
     except errors.LocalEntryNotFoundError as error:  # a FileNotFoundError, but it means that the hub does not answer
         raise OSError(f"cannot reach the hub for `{name}`: {error.__cause__ or error}") from error
+    except RuntimeError as error:
+        if "client has been closed" not in str(error):
+            raise
+        # Clients 1.x say so, instead of the cause, when they try a failed connection again.
+        raise OSError(f"cannot reach the hub for `{name}`: {error}") from error
     except errors.GatedRepoError as error:
         raise OSError(f"the hub does not give `{name}` without an accepted licence and a token: {error}") from error
     except (errors.RepositoryNotFoundError, errors.EntryNotFoundError) as error:
