@@ -1,7 +1,8 @@
 """GGUF language models on a CPU, answering faster by quoting what they have seen, without changing a token.
 
-The parts: `Model` loads a file and makes decoders and sessions; `Decoder` turns prompts into text; `Session` is the bare machine, rows of tokens in and rows of
-logits out; `Tokenizer` turns text into tokens; `DraftIndex` is the drafting alone, for other engines.
+The parts: `Model` loads a file and makes decoders and sessions; `Decoder` turns prompts into text; `Session` is the
+bare machine, rows of tokens in and rows of logits out; `Tokenizer` turns text into tokens; `DraftIndex` is the drafting
+alone, for other engines.
 """
 
 from quoth._core import __version__

@@ -1,7 +1,7 @@
 """Measured costs of verification, kept per model, machine, threads and instruction set.
 
-In: what `quoth bench verify` measured. Out: the gate's table. A file of its own for each combination, written whole or not at all; one that cannot be read
-or does not make sense counts as absent.
+In: what `quoth bench verify` measured. Out: the gate's table. A file of its own for each combination, written whole or
+not at all; one that cannot be read or does not make sense counts as absent.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from quoth.hub import cache_dir
 
 if TYPE_CHECKING:
     from quoth.model import Model
@@ -54,6 +52,8 @@ def _identity(model: Model) -> dict[str, Any]:
 
 
 def _path(model: Model, folder: Path | None) -> Path:
+    from quoth.hub import cache_dir  # noqa: PLC0415  the hub's imports cost more than all others together
+
     key = json.dumps(_identity(model), sort_keys=True).encode()
     return (folder or cache_dir()) / "costs" / f"{hashlib.sha256(key).hexdigest()[:24]}.json"
 
@@ -82,7 +82,11 @@ def save_costs(model: Model, costs: Mapping[int, float], date: str, folder: Path
     """
     path = _path(model, folder)
     path.parent.mkdir(parents=True, exist_ok=True)
-    content = {"costs": {str(k): round(cost, 4) for k, cost in sorted(costs.items())}, "date": date, "of": _identity(model)}
+    content = {
+        "costs": {str(k): round(cost, 4) for k, cost in sorted(costs.items())},
+        "date": date,
+        "of": _identity(model),
+    }
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:

@@ -1,7 +1,7 @@
 """A decoder: prompts to text, whole or streamed, with the same tokens whether or not it speculates.
 
-In: a model, options, prompts. Out: chunks and results. A decoder is a running session: a second prompt reuses the longest prefix that it shares with what is
-cached, with the same bits as a fresh one.
+In: a model, options, prompts. Out: chunks and results. A decoder is a running session: a second prompt reuses the
+longest prefix that it shares with what is cached, with the same bits as a fresh one.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Progress = Callable[[int, int], object]
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Log-probabilities at one token, natural logarithms of the raw distribution: before bias, penalties and temperature."""
+    """Log-probabilities at one token: natural logarithms, before bias, penalties and temperature."""
 
     token: int
     """The chosen token."""
@@ -115,6 +115,7 @@ class Decoder:
         self._seed = self.sampling.seed if self.sampling.seed is not None else secrets.randbits(64)
         self._last_stop: str | int | None = None
         self._warned: str | None = None
+        self._core: _core.Decoder
         options, source = None, None
         if self.speculation is not None:
             measured = measured_costs(model) if self.speculation.costs is None else None
@@ -131,7 +132,7 @@ class Decoder:
         how = "plain" if self.speculation is None else f"up to {self.speculation.max_draft} drafted"
         return f"Decoder({how}, {len(self.history)} tokens)"
 
-    # -- generating -----------------------------------------------------------------------------------------------------------------------------
+    # -- generating ----------------------------------------------------------------------------------------------------
 
     def generate(
         self,
@@ -147,16 +148,19 @@ class Decoder:
         """Generate after a prompt, and return when it is done.
 
         Args:
-            prompt: Text (encoded without parsing special tokens; the model's begin token goes in front if the file says so) or token ids, used as they are.
+            prompt: Text (encoded without parsing special tokens; the model's begin token goes in front if the file says
+                so) or token ids, used as they are.
             max_tokens: Most tokens, at least 1.
-            stop: Texts or token ids that end the generation. A text may span tokens; neither it nor anything after it is returned.
+            stop: Texts or token ids that end the generation. A text may span tokens; neither it nor anything after it
+                is returned.
             stop_at_eog: Whether the model's own ends of generation end it.
             logprobs: Log-probabilities of the chosen and this many best tokens, 0 to 20.
             seed: For this and later generations, in place of the sampling's.
             progress: Called during a long prompt with tokens done and in all.
 
         Raises:
-            OptionsError: The prompt is empty or has a token out of range, or an argument makes no sense. Nothing has changed.
+            OptionsError: The prompt is empty or has a token out of range, or an argument makes no sense. Nothing has
+                changed.
             ContextFullError: The prompt does not fit the context. Nothing has changed.
             BusyError: Another caller is using the decoder.
 
@@ -197,8 +201,9 @@ class Decoder:
     ) -> Iterator[Chunk]:
         """As `generate`, a chunk at a time, as soon as a step is done.
 
-        The texts of all chunks, joined, are the text of `generate`. Leaving the loop early is fine: the decoder then stands at the last token that was handed
-        out, and the next prompt goes on from what it shares with it. With `trace`, chunks name the source of their draft.
+        The texts of all chunks, joined, are the text of `generate`. Leaving the loop early is fine: the decoder then
+        stands at the last token that was handed out, and the next prompt goes on from what it shares with it. With
+        `trace`, chunks name the source of their draft.
         """
         request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=trace)
         tokens = self._begin(prompt, seed)
@@ -226,19 +231,33 @@ class Decoder:
                 self._last_stop = _stop_of(finish, request)
                 self._warn_if_disabled()
             yield Chunk(
-                text, tuple(ids), step, drafted, accepted, source, _logprobs(ids, lps) if lps else (), finish[0] if finish else None
-            )  # fmt: skip
+                text=text,
+                tokens=tuple(ids),
+                step=step,
+                drafted=drafted,
+                accepted=accepted,
+                source=source,
+                logprobs=_logprobs(ids, lps) if lps else (),
+                finish_reason=finish[0] if finish else None,
+            )
             if finish is not None:
                 return
             row = self._core.step()
             step += 1
 
     def _request(
-        self, max_tokens: int, stop: str | int | Sequence[str | int], stop_at_eog: bool, logprobs: int | None, trace: bool
+        self,
+        max_tokens: int,
+        stop: str | int | Sequence[str | int],
+        stop_at_eog: bool,
+        logprobs: int | None,
+        trace: bool,
     ) -> _Request:
         if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or not 1 <= max_tokens < 2**31:
             raise OptionsError(f"max_tokens is {max_tokens!r}, expected a whole number of at least 1")
-        if logprobs is not None and (isinstance(logprobs, bool) or not isinstance(logprobs, int) or not 0 <= logprobs <= 20):
+        if logprobs is not None and (
+            isinstance(logprobs, bool) or not isinstance(logprobs, int) or not 0 <= logprobs <= 20
+        ):
             raise OptionsError(f"logprobs is {logprobs!r}, expected a whole number of 0 to 20, or None")
         stops = [stop] if isinstance(stop, (str, int)) else list(stop)
         ids = [s for s in stops if isinstance(s, int) and not isinstance(s, bool)]
@@ -266,19 +285,23 @@ class Decoder:
             self._warned = reason
             _log.warning("drafting is off: %s", reason)
 
-    # -- references -----------------------------------------------------------------------------------------------------------------------------
+    # -- references ----------------------------------------------------------------------------------------------------
 
     def add_reference(self, reference: str | Sequence[int]) -> int:
-        """Offer a document to quote from. It is never shown to the model, so it cannot change the text, only when it appears.
+        """Offer a document to quote from.
+
+        It is never shown to the model, so it cannot change the text, only when it appears.
 
         Args:
-            reference: Text (encoded alone, without special tokens) or token ids, each 0 to `n_vocab` - 1. An empty one is allowed and never matches.
+            reference: Text (encoded alone, without special tokens) or token ids, each 0 to `n_vocab` - 1. An empty one
+                is allowed and never matches.
 
         Returns:
             A handle, valid until `clear_references` or `remove_reference`.
 
         Raises:
-            OptionsError: A token is out of range, or the draft source is your own, which has no references. Nothing was added.
+            OptionsError: A token is out of range, or the draft source is your own, which has no references. Nothing was
+                added.
         """
         if self.speculation is None:
             return 0  # plain decoding has no use for it; the same program runs with and without speculation
@@ -293,7 +316,7 @@ class Decoder:
         """Take all references away."""
         self._core.clear_references()
 
-    # -- state ----------------------------------------------------------------------------------------------------------------------------------
+    # -- state ---------------------------------------------------------------------------------------------------------
 
     @property
     def history(self) -> list[int]:

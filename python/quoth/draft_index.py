@@ -19,7 +19,8 @@ __all__ = ["DraftIndex"]
 class DraftIndex:
     """Guesses the next tokens of a stream from what the stream and documents have shown.
 
-    The order in a step of an engine: `suggest`, verify, `observe` the committed tokens, and if the engine has them `observe_topk`.
+    The order in a step of an engine: `suggest`, verify, `observe` the committed tokens, and if the engine has them
+    `observe_topk`.
 
     Args:
         n_vocab: Token ids are 0 to `n_vocab` - 1.
@@ -45,9 +46,7 @@ class DraftIndex:
     ) -> None:
         if isinstance(n_vocab, bool) or not isinstance(n_vocab, int) or n_vocab < 1:
             raise OptionsError(f"n_vocab is {n_vocab!r}, expected a whole number of at least 1")
-        options = Speculation(
-            min_draft=min_draft, min_match=min_match, policy=policy, recycling=recycling, costs=costs
-        )
+        options = Speculation(min_draft=min_draft, min_match=min_match, policy=policy, recycling=recycling, costs=costs)
         self.n_vocab = n_vocab
         self._core = _core.DraftIndex(n_vocab, _CoreSpeculation(options))
 
@@ -63,7 +62,8 @@ class DraftIndex:
         """Guess what follows.
 
         Args:
-            context: The stream so far, or its end; its last token must be the last one observed, or nothing is suggested. None: what was observed.
+            context: The stream so far, or its end; its last token must be the last one observed, or nothing is
+                suggested. None: what was observed.
             max_tokens: Most tokens to suggest.
 
         Returns:
@@ -74,11 +74,15 @@ class DraftIndex:
         return self._core.suggest(context, max_tokens)
 
     def observe_topk(self, rows: Sequence[tuple[int, Sequence[int]]]) -> None:
-        """Learn from verified rows, after `observe` of the same step: (input token, its most probable successors, best first) each."""
+        """Learn from verified rows, after `observe` of the same step.
+
+        Args:
+            rows: For each row its input token, and its most probable successors, best first.
+        """
         self._core.observe_topk([(token, list(top)) for token, top in rows])
 
     def truncate_pending(self, n: int) -> None:
-        """Say that only the first `n` tokens of the draft just suggested will be verified, so that the rest does not count as wrong."""
+        """Say that only the first `n` tokens of the last draft will be verified; the rest does not count as wrong."""
         self._core.truncate_pending(n)
 
     def rebuild(self, history: Sequence[int]) -> None:

@@ -1,6 +1,7 @@
 """A model in memory, and the bare session over it.
 
-In: a file or the name of a model. Out: sessions and decoders. Loading repacks the weights for this CPU; the file is not needed afterwards.
+In: a file or the name of a model. Out: sessions and decoders. Loading repacks the weights for this CPU; the file is not
+needed afterwards.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ KvType = Literal["f32", "f16", "q8_0"]
 
 
 class Metadata(Mapping[str, Any]):
-    """The keys and values of a GGUF file, in the order of the file. Arrays are lists; text that is not UTF-8 is bytes."""
+    """The keys and values of a GGUF file, in its order. Arrays are lists; text that is not UTF-8 is bytes."""
 
     def __init__(self, file: _core.GgufFile) -> None:
         self._file = file
@@ -53,12 +54,14 @@ class Model:
     """A GGUF model, ready to run. Safe to use from several threads; each session or decoder belongs to one at a time.
 
     Args:
-        path: A GGUF file (of a split model, any part), or a model name as `quoth pull` takes it: `smollm2`, `hf:org/repo/file.gguf`.
+        path: A GGUF file (of a split model, any part), or a model name as `quoth pull` takes it: `smollm2`,
+            `hf:org/repo/file.gguf`.
         n_ctx: Longest context of a session, in tokens. None: what the model was made for, at most 4096.
         threads: Threads of a forward. None: `QUOTH_THREADS`, or the physical cores that the process may use.
-        kv_type: How keys and values are cached: `f16`, `q8_0` at 53 % of the memory, or `f32`, which rounds nothing, at twice.
-        kernels: An instruction set: `scalar`, `avx2`, `avx512`, `neon`. None: `QUOTH_KERNELS`, or the best that this CPU has. All give the same bits.
-            `reference` multiplies dequantized weights in plain code, for tests.
+        kv_type: How keys and values are cached: `f16`, `q8_0` at 53 % of the memory, or `f32`, which rounds nothing, at
+            twice.
+        kernels: An instruction set: `scalar`, `avx2`, `avx512`, `neon`. None: `QUOTH_KERNELS`, or the best that this
+            CPU has. All give the same bits. `reference` multiplies dequantized weights in plain code, for tests.
         pre: Name of the splitter of a byte-level vocabulary, for files that name none or an unknown one.
         progress: Called while loading with bytes done and bytes in all. An exception from it stops the loading.
 
@@ -103,9 +106,13 @@ class Model:
         self.kv_type: KvType = kv_type
         _log.info(
             "loaded %s: %s, %d bytes of weights, kernels %s, %d threads, %.0f ms",
-            self.path, self.metadata.get("general.architecture"), self._model.weight_bytes,
-            self._model.kernels_detail, self._model.threads, self._model.load_ns / 1e6,
-        )  # fmt: skip
+            self.path,
+            self.metadata.get("general.architecture"),
+            self._model.weight_bytes,
+            self._model.kernels_detail,
+            self._model.threads,
+            self._model.load_ns / 1e6,
+        )
 
     def __repr__(self) -> str:
         return f"Model({str(self.path)!r}, n_ctx={self.n_ctx}, threads={self.threads}, kernels={self.kernels!r})"
@@ -130,8 +137,11 @@ class Model:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The model in numbers: `arch n_vocab n_ctx_train n_layer n_embd n_head n_head_kv head_dim n_ff`, of the first layer where layers differ."""
-        return self._model.config()
+        """The model in numbers: `arch n_vocab n_ctx_train n_layer n_embd n_head n_head_kv head_dim n_ff`.
+
+        Where layers differ, of the first.
+        """
+        return dict(self._model.config())
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -153,8 +163,8 @@ class Model:
 
         Args:
             sampling: How tokens are chosen. None: greedily.
-            speculation: How they are guessed before: options, a draft source of your own, True for the defaults, or None for plain decoding. It never changes
-                which tokens are generated.
+            speculation: How they are guessed before: options, a draft source of your own, True for the defaults, or
+                None for plain decoding. It never changes which tokens are generated.
 
         Raises:
             OptionsError: An option is out of range.
@@ -168,7 +178,8 @@ class Model:
 class Session:
     """The bare machine: tokens in, rows of logits out, rewind at will. Made by `Model.session`.
 
-    `len(session)` is the number of cached tokens. A session belongs to one caller at a time; a second one gets `BusyError`.
+    `len(session)` is the number of cached tokens. A session belongs to one caller at a time; a second one gets
+    `BusyError`.
     """
 
     def __init__(self, model: Model, _core_session: _core.Session | None = None) -> None:
@@ -186,15 +197,17 @@ class Session:
     ) -> NDArray[np.float32]:
         """Append tokens and compute their logits.
 
-        The interpreter is released meanwhile; Ctrl-C stops between passes of 512 tokens and leaves the session as it was.
+        The interpreter is released meanwhile; Ctrl-C stops between passes of 512 tokens and leaves the session as it
+        was.
 
         Args:
             tokens: Token ids, each 0 to `n_vocab` - 1; at least one.
             rows: `all` rows, or the `last` one alone.
 
         Returns:
-            float32 `[len(tokens), n_vocab]`, or `[1, n_vocab]`. Row i holds the raw logits of the token after `tokens[i]`; the same bits however the
-            tokens are split over calls, and whatever the threads and the instruction set.
+            float32 `[len(tokens), n_vocab]`, or `[1, n_vocab]`. Row i holds the raw logits of the token after
+            `tokens[i]`; the same bits however the tokens are split over calls, and whatever the threads and the
+            instruction set.
 
         Raises:
             OptionsError: No token, or one out of range. The session is unchanged, as after every error.

@@ -1,4 +1,6 @@
-"""What a user may choose: how tokens are sampled, how they are guessed. Frozen, and refused at once where they make no sense.
+"""What a user may choose: how tokens are sampled, how they are guessed.
+
+Frozen, and refused at once where they make no sense.
 
 In: keyword arguments. Out: values to decoders. The core holds the ranges and says what is wrong, so there is one truth.
 """
@@ -19,17 +21,20 @@ __all__ = ["DraftSource", "Gate", "Sampling", "Speculation"]
 class DraftSource(Protocol):
     """Whoever guesses the next tokens. Any object with these two methods is one; it must be deterministic.
 
-    A source may be wrong, lie about lengths, name impossible tokens or raise: the text stays the same. One that raises is asked no more, and `stats.gate`
-    says why. Beside these, a source may have
+    A source may be wrong, lie about lengths, name impossible tokens or raise: the text stays the same. One that raises
+    is asked no more, and `stats.gate` says why. Beside these, a source may have
 
-    - `observe_topk(rows)`: `rows` is a list of (input token, its most probable successors, best first) for each verified row. Without it they are never
-      computed. An attribute `topk` says how many are wanted (8).
+    - `observe_topk(rows)`: `rows` is a list of (input token, its most probable successors, best first) for each
+      verified row. Without it they are never computed. An attribute `topk` says how many are wanted (8).
     - `truncate_pending(n)`: only the first n tokens of the draft just suggested will be verified.
-    - `rebuild(history)`: the stream now is `history`. Without it, `reset()` (if there is one) and `observe(history)` are called.
+    - `rebuild(history)`: the stream now is `history`. Without it, `reset()` (if there is one) and `observe(history)`
+      are called.
     """
 
     def suggest(self, context: list[int], max_tokens: int) -> Sequence[int] | None:
-        """Guess what follows `context`, which ends with the last committed token: at most `max_tokens` ids, best an empty list if unsure.
+        """Guess what follows `context`, which ends with the last committed token.
+
+        At most `max_tokens` ids, best an empty list if unsure.
 
         The list is the decoder's own and grows with the stream; it is for reading.
         """
@@ -60,13 +65,15 @@ def _in_range(cls: type[Any], name: str, value: object, kind: type[int] | type[f
 class Sampling:
     """How a token is chosen from a row of logits.
 
-    The order is: bias and bans, penalties, temperature, top-k, top-p, min-p, one draw. The draw of token number i of a generation depends on `seed` and i alone,
-    so the same seed gives the same text on every machine, with speculation and without.
+    The order is: bias and bans, penalties, temperature, top-k, top-p, min-p, one draw. The draw of token number i of a
+    generation depends on `seed` and i alone, so the same seed gives the same text on every machine, with speculation
+    and without.
 
     Args:
         temperature: Divides the logits. 0 or less: the most probable token, no draw; ties go to the lowest id.
         top_k: Keep the k most probable tokens. 0: all.
-        top_p: Keep the most probable tokens whose probabilities reach this sum, the crossing one included; 0 to 1, 1: all.
+        top_p: Keep the most probable tokens whose probabilities reach this sum, the crossing one included; 0 to 1, 1:
+            all.
         min_p: Keep tokens at least this share as probable as the best; 0 to 1, 0: all.
         repeat_penalty: Divides positive logits (multiplies others) of tokens in the window; above 0, 1: off.
         frequency_penalty: Subtracted from a token's logit for each time it is in the window; -100 to 100, 0: off.
@@ -114,10 +121,14 @@ class _CoreSampling:
     """The options in the form that the core reads."""
 
     def __init__(self, sampling: Sampling) -> None:
-        for name in (
-            "temperature", "top_k", "top_p", "min_p", "repeat_penalty", "frequency_penalty", "presence_penalty", "repeat_last_n",
-        ):  # fmt: skip
-            setattr(self, name, getattr(sampling, name))
+        self.temperature = sampling.temperature
+        self.top_k = sampling.top_k
+        self.top_p = sampling.top_p
+        self.min_p = sampling.min_p
+        self.repeat_penalty = sampling.repeat_penalty
+        self.frequency_penalty = sampling.frequency_penalty
+        self.presence_penalty = sampling.presence_penalty
+        self.repeat_last_n = sampling.repeat_last_n
         self.logit_bias = list(sampling.logit_bias.items())
         self.banned = list(sampling.banned)
 
@@ -165,12 +176,15 @@ class Speculation:
 
     Args:
         max_draft: Longest draft of a step, 1 to 64 tokens.
-        min_draft: Shortest draft that is verified. None: 1 where verifying one token is nearly free on this machine, else 2.
+        min_draft: Shortest draft that is verified. None: 1 where verifying one token is nearly free on this machine,
+            else 2.
         min_match: Shortest repeated run of tokens that is quoted from. None: as the measured costs suggest.
-        policy: `best-rate` drafts as much as pays by the measured costs and the acceptance so far; `fixed` drafts 1 + the matched length.
-        recycling: Whether to draft from the probable tokens that earlier verifications showed. Costs 32 bytes a vocabulary token.
-        costs: Cost of verifying k tokens, in plain steps, by k. None: what `quoth bench verify` measured for this model, machine, threads and instruction set,
-            or else the shipped table.
+        policy: `best-rate` drafts as much as pays by the measured costs and the acceptance so far; `fixed` drafts 1 +
+            the matched length.
+        recycling: Whether to draft from the probable tokens that earlier verifications showed. Costs 32 bytes a
+            vocabulary token.
+        costs: Cost of verifying k tokens, in plain steps, by k. None: what `quoth bench verify` measured for this
+            model, machine, threads and instruction set, or else the shipped table.
         gate: When drafting is let through.
         source: A draft source of your own, in place of the built-in cascade.
 
@@ -203,12 +217,16 @@ class _CoreSpeculation:
     """The options in the form that the core reads."""
 
     def __init__(self, speculation: Speculation, measured: tuple[Mapping[int, float], str] | None = None) -> None:
-        for name in ("max_draft", "min_draft", "min_match", "policy", "recycling", "gate"):
-            setattr(self, name, getattr(speculation, name))
+        self.max_draft = speculation.max_draft
+        self.min_draft = speculation.min_draft
+        self.min_match = speculation.min_match
+        self.policy: str = speculation.policy
+        self.recycling = speculation.recycling
+        self.gate = speculation.gate
         costs, provenance = speculation.costs, "given by the caller"
         if costs is None and measured is not None:
             costs, provenance = measured
-        self.costs = None
+        self.costs: list[tuple[int, float]] | None = None
         if costs is not None:
             self.costs = [
                 (
