@@ -28,7 +28,9 @@ pub enum Error {
     #[error("{file}: architecture `{found}` is not supported, expected one of {known}")]
     UnknownArchitecture { file: String, found: String, known: String },
     /// The architecture's state cannot be truncated.
-    #[error("{file}: architecture `{found}` is not supported: it keeps a recurrent state, which cannot be rewound to an earlier token as verification needs")]
+    #[error(
+        "{file}: architecture `{found}` is not supported: it keeps a recurrent state, which cannot be rewound to an earlier token as verification needs"
+    )]
     Recurrent { file: String, found: String },
     /// The file has a vocabulary and no model.
     #[error("{file}: expected a model, found a file without tensors")]
@@ -112,7 +114,9 @@ impl Error {
             | Error::TensorValue { .. } => ErrorKind::ModelFile,
             Error::Vocab(_) => ErrorKind::Tokenizer,
             Error::Sample(e) => e.kind(),
-            Error::Option { .. } | Error::TokenRange { .. } | Error::EmptyPrompt | Error::Rewind { .. } => ErrorKind::Options,
+            Error::Option { .. } | Error::TokenRange { .. } | Error::EmptyPrompt | Error::Rewind { .. } => {
+                ErrorKind::Options
+            }
             Error::ContextFull { .. } => ErrorKind::ContextFull,
             Error::Cancelled => ErrorKind::Cancelled,
             Error::Forked | Error::Callback { .. } | Error::Internal(_) => ErrorKind::Internal,

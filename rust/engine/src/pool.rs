@@ -130,8 +130,13 @@ impl Pool {
             parked: (1..count).map(|_| AtomicBool::new(false)).collect(),
             panic: Mutex::new(None),
         });
-        let mut pool =
-            Pool { control, handles: Vec::new(), threads: Vec::new(), caller: Mutex::new(()), process: std::process::id() };
+        let mut pool = Pool {
+            control,
+            handles: Vec::new(),
+            threads: Vec::new(),
+            caller: Mutex::new(()),
+            process: std::process::id(),
+        };
         for index in 1..count {
             let control = pool.control.clone();
             let builder = std::thread::Builder::new().name(format!("quoth-{index}"));

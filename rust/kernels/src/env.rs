@@ -22,7 +22,9 @@ mod control {
 
     pub(super) fn write(value: u32) {
         // SAFETY: `ldmxcsr` reads the four bytes of `value`; the value is the reset value or one that was read before, so no reserved bit is set.
-        unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const value, options(nostack, preserves_flags, readonly)) };
+        unsafe {
+            std::arch::asm!("ldmxcsr [{}]", in(reg) &raw const value, options(nostack, preserves_flags, readonly))
+        };
     }
 }
 

@@ -156,7 +156,9 @@ impl KernelSet {
     /// # Panics
     /// If the lengths do not fit.
     pub fn pack(&self, kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
-        assert!(k.is_multiple_of(kind.block()) && x.len().is_multiple_of(k) && out.len() == x.len() / k * kind.row_words(k));
+        assert!(
+            k.is_multiple_of(kind.block()) && x.len().is_multiple_of(k) && out.len() == x.len() / k * kind.row_words(k)
+        );
         // SAFETY: the CPU has this set.
         unsafe { (self.pack)(kind, x, k, out) }
     }

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use quoth_draft::DraftSource;
+use quoth_engine::Error;
 use quoth_engine::decode::{self, Finish, Request, Speculation, Step};
 use quoth_engine::sample::{SampleError, Sampling, TokenLogprobs};
 use quoth_engine::vocab::StopSet;
-use quoth_engine::Error;
 
 use crate::convert;
 use crate::draft::{SharedCascade, SourceRow, SpeculationArgs, source_rows};
@@ -170,7 +170,8 @@ impl Decoder {
                 return Err(Error::Forked);
             }
             let mut report = |done: usize, total: usize| {
-                let told = Python::attach(|py| progress.as_ref().map_or(Ok(()), |p| p.call1(py, (done, total)).map(drop)));
+                let told =
+                    Python::attach(|py| progress.as_ref().map_or(Ok(()), |p| p.call1(py, (done, total)).map(drop)));
                 if let Err(exception) = told {
                     if let Ok(mut raised) = raised.lock() {
                         *raised = Some(exception);

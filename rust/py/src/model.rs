@@ -147,10 +147,6 @@ impl Model {
 
     /// The model, if its threads live in this process.
     pub(crate) fn alive(&self) -> Result<Arc<model::Model>, Error> {
-        if self.model.is_alive() {
-            Ok(self.model.clone())
-        } else {
-            Err(Error::Forked)
-        }
+        if self.model.is_alive() { Ok(self.model.clone()) } else { Err(Error::Forked) }
     }
 }

@@ -41,7 +41,12 @@ impl Session {
     }
 
     /// Logits of all rows, or of the last.
-    fn forward<'py>(&self, py: Python<'py>, tokens: &Bound<'py, PyAny>, rows: &str) -> PyResult<Bound<'py, PyArray2<f32>>> {
+    fn forward<'py>(
+        &self,
+        py: Python<'py>,
+        tokens: &Bound<'py, PyAny>,
+        rows: &str,
+    ) -> PyResult<Bound<'py, PyArray2<f32>>> {
         let tokens = convert::tokens(tokens)?;
         let want = match rows {
             "all" => Want::All,

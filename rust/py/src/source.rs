@@ -33,7 +33,10 @@ impl PySource {
         for method in ["suggest", "observe"] {
             if !object.getattr(method).is_ok_and(|m| m.is_callable()) {
                 let name = object.get_type().name()?;
-                return Err(crate::errors::options(py, format!("the draft source of type {name} has no method `{method}`")));
+                return Err(crate::errors::options(
+                    py,
+                    format!("the draft source of type {name} has no method `{method}`"),
+                ));
             }
         }
         let topk = if object.hasattr("observe_topk")? {
@@ -45,13 +48,7 @@ impl PySource {
         } else {
             0
         };
-        Ok(PySource {
-            object: object.clone().unbind(),
-            topk,
-            context: PyList::empty(py).unbind(),
-            known: 0,
-            interrupt,
-        })
+        Ok(PySource { object: object.clone().unbind(), topk, context: PyList::empty(py).unbind(), known: 0, interrupt })
     }
 
     fn failed(&self, py: Python<'_>, error: PyErr) -> SourceError {

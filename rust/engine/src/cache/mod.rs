@@ -170,7 +170,13 @@ impl KvCache {
     /// As [`Self::truncate`], or memory ran out.
     pub fn copy_prefix(&self, n: usize) -> Result<KvCache> {
         let n = n.min(self.len);
-        let mut copy = KvCache { kind: self.kind, n_ctx: self.n_ctx, len: self.len, groups: Vec::new(), places: self.places.clone() };
+        let mut copy = KvCache {
+            kind: self.kind,
+            n_ctx: self.n_ctx,
+            len: self.len,
+            groups: Vec::new(),
+            places: self.places.clone(),
+        };
         for group in &self.groups {
             let mut blocks = VecDeque::new();
             for block in group.blocks.iter().take(n.div_ceil(CHUNK).saturating_sub(group.first)) {
@@ -178,7 +184,12 @@ impl KvCache {
                 twin.bytes_mut().copy_from_slice(block.bytes());
                 blocks.push_back(twin);
             }
-            copy.groups.push(Group { window: group.window, block_bytes: group.block_bytes, blocks, first: group.first });
+            copy.groups.push(Group {
+                window: group.window,
+                block_bytes: group.block_bytes,
+                blocks,
+                first: group.first,
+            });
         }
         copy.truncate(n)?;
         Ok(copy)

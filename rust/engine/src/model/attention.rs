@@ -133,10 +133,12 @@ impl Model {
         let (q, k, v) = (Shared::new(q), Shared::new(k), Shared::new(v));
         let rope = &self.ropes[config.rope];
         let eps = self.config.eps;
-        let kinds = self.kinds([&weights.q.matrix, &weights.k.matrix, &weights.v.matrix]);
+        let kv_matrices = weights.kv.iter().flat_map(|kv| [&kv.k.matrix, &kv.v.matrix]);
+        let kinds = self.kinds(std::iter::once(&weights.q.matrix).chain(kv_matrices));
         // Heads are shared out, not panels, so that whoever computes a head also finishes it.
         let group = heads_of_whole_panels(dim);
-        let (q_units, kv_units) = (config.n_head.div_ceil(group), config.n_head_kv.div_ceil(group));
+        let q_units = config.n_head.div_ceil(group);
+        let kv_units = if weights.kv.is_some() { config.n_head_kv.div_ceil(group) } else { 0 };
         with_packed(&self.pool, &self.set, (kinds, m, n_embd), &norm, own, common, &|worker, packed| {
             let share = worker.share(q_units + 2 * kv_units);
             let heads = |from: usize, units: usize, count: usize| {
@@ -151,44 +153,48 @@ impl Model {
                 }
             };
             let mut normed = vec![0.0; dim];
-            let mut finish = |head: &mut [f32], norm: &Option<Vec<f32>>, pos: usize| {
-                if let Some(norm) = norm {
-                    self.set.rms_norm(head, Some(norm), eps, &mut normed);
-                    head.copy_from_slice(&normed);
-                }
-                let (cos, sin) = rope.row(pos);
-                self.set.rotate(head, cos, sin);
+            let mut norm_head = |head: &mut [f32], weight: Option<&[f32]>| {
+                self.set.rms_norm(head, weight, eps, &mut normed);
+                head.copy_from_slice(&normed);
             };
             let own_q = heads(0, q_units, config.n_head);
             let own_k = heads(q_units, kv_units, config.n_head_kv);
             let own_v = heads(q_units + kv_units, kv_units, config.n_head_kv);
             // SAFETY: shares of heads do not overlap and end at whole panels, so each worker uses columns, and cached heads, of its own.
             unsafe {
-                if !own_q.is_empty() {
-                    self.product(&weights.q.matrix, panels(&own_q), packed, &q, n_q);
-                }
-                if !own_k.is_empty() {
-                    self.product(&weights.k.matrix, panels(&own_k), packed, &k, n_kv);
-                }
-                if !own_v.is_empty() {
-                    self.product(&weights.v.matrix, panels(&own_v), packed, &v, n_kv);
-                }
+                self.product(&weights.q.matrix, panels(&own_q), packed, &q, (0, n_q));
                 for (r, row) in rows.iter().enumerate() {
+                    let (cos, sin) = rope.row(row.pos);
                     for h in own_q.clone() {
                         let head = q.part(r * n_q + h * dim..r * n_q + (h + 1) * dim);
                         add_bias(head, &weights.q.bias, h);
-                        finish(head, &weights.q_norm, row.pos);
+                        if let Some(weight) = &weights.q_norm {
+                            norm_head(head, Some(weight));
+                        }
+                        self.set.rotate(head, cos, sin);
                         head.iter_mut().for_each(|x| *x *= config.score_scale);
                     }
+                }
+                let Some(kv) = &weights.kv else { return };
+                self.product(&kv.k.matrix, panels(&own_k), packed, &k, (0, n_kv));
+                self.product(&kv.v.matrix, panels(&own_v), packed, &v, (0, n_kv));
+                for (r, row) in rows.iter().enumerate() {
+                    let (cos, sin) = rope.row(row.pos);
                     for h in own_k.clone() {
                         let head = k.part(r * n_kv + h * dim..r * n_kv + (h + 1) * dim);
-                        add_bias(head, &weights.k.bias, h);
-                        finish(head, &weights.k_norm, row.pos);
+                        add_bias(head, &kv.k.bias, h);
+                        if let Some(weight) = &kv.k_norm {
+                            norm_head(head, Some(weight));
+                        }
+                        self.set.rotate(head, cos, sin);
                         lent[row.span].write_key(layer, h, row.pos, head);
                     }
                     for h in own_v.clone() {
                         let head = v.part(r * n_kv + h * dim..r * n_kv + (h + 1) * dim);
-                        add_bias(head, &weights.v.bias, h);
+                        add_bias(head, &kv.v.bias, h);
+                        if kv.v_norm {
+                            norm_head(head, None);
+                        }
                         lent[row.span].write_value(layer, h, row.pos, head);
                     }
                 }
@@ -217,7 +223,7 @@ impl Model {
             let panels = worker.share(matrix.panels());
             // SAFETY: each worker uses the columns of its share.
             unsafe {
-                self.product(matrix, panels.clone(), packed, &deltas, n_embd);
+                self.product(matrix, panels.clone(), packed, &deltas, (0, n_embd));
                 if weights.post_norm.is_none() {
                     self.add_columns(m, panels, weights.output.bias.as_deref(), &x, &deltas);
                 }
@@ -243,7 +249,8 @@ fn tile_jobs(config: &LayerConfig, rows: &[Row], spans: usize) -> Vec<TileJob> {
         let Some(base) = rows.iter().position(|row| row.span == span) else { continue };
         let n = rows[base..].iter().take_while(|row| row.span == span).count();
         for (first, count) in tiles(n * group) {
-            let seen: Vec<_> = (first / group..=(first + count - 1) / group).map(|r| visible(config, rows[base + r].pos)).collect();
+            let seen: Vec<_> =
+                (first / group..=(first + count - 1) / group).map(|r| visible(config, rows[base + r].pos)).collect();
             let from = seen.iter().map(|v| v.start).min().unwrap_or(0) / CHUNK;
             let to = seen.iter().map(|v| v.end).max().unwrap_or(0).div_ceil(CHUNK);
             for kv_head in 0..config.n_head_kv {
@@ -286,7 +293,8 @@ impl Task<'_> {
         let layout = self.lent[job.span].layout(self.layer);
         for i in 0..job.count {
             let (row, head) = self.query(job, i);
-            own.queries[i * dim..(i + 1) * dim].copy_from_slice(&q[row * n_q + head * dim..row * n_q + (head + 1) * dim]);
+            own.queries[i * dim..(i + 1) * dim]
+                .copy_from_slice(&q[row * n_q + head * dim..row * n_q + (head + 1) * dim]);
         }
         let words = job.count * layout.query_kind().row_words(dim);
         pack_queries(self.model.set(), layout, &own.queries[..job.count * dim], &mut own.tile[..words]);
@@ -320,7 +328,13 @@ impl Task<'_> {
             let WorkerMemory { partial, totals, .. } = own;
             for i in (0..job.count).filter(|i| slots[*i].0 < slots[*i].1) {
                 let part = i * padded..(i + 1) * padded;
-                running[i].take(self.model.set(), partial.m[i], partial.l[i], &partial.o[part.clone()], &mut totals[part]);
+                running[i].take(
+                    self.model.set(),
+                    partial.m[i],
+                    partial.l[i],
+                    &partial.o[part.clone()],
+                    &mut totals[part],
+                );
             }
         }
         for (i, running) in running[..job.count].iter().enumerate() {
@@ -386,7 +400,13 @@ impl Task<'_> {
                         continue;
                     }
                     let at = (job.item + c - job.chunks.0) * MAX_TILE + i;
-                    running.take(self.model.set(), memory.m[at], memory.l[at], &memory.o[at * padded..(at + 1) * padded], &mut total);
+                    running.take(
+                        self.model.set(),
+                        memory.m[at],
+                        memory.l[at],
+                        &memory.o[at * padded..(at + 1) * padded],
+                        &mut total,
+                    );
                 }
                 running.finish(&mut total);
                 out[head * dim..(head + 1) * dim].copy_from_slice(&total[..dim]);

@@ -155,8 +155,24 @@ impl<'a> Keys<'a> {
         Ok(all.map(|all| all.into_iter().map(|v| v as usize).collect()))
     }
 
+    /// A boolean for each of `n` layers; the key must be there.
+    pub(crate) fn per_layer_bool(&self, key: &str, n: usize) -> Result<Vec<bool>> {
+        let name = self.name(key);
+        let all = self.file.metadata().get_array_bool(&name)?;
+        let all = all.ok_or_else(|| self.file.metadata().missing(&name, "array of bool"))?;
+        if all.len() != n {
+            return Err(self.unsupported(key, format!("{} values", all.len()), format!("one for each of {n} layers")));
+        }
+        Ok(all)
+    }
+
     /// The error that a key has a value which is not honoured.
-    pub(crate) fn unsupported(&self, key: &str, found: impl std::fmt::Display, expected: impl std::fmt::Display) -> Error {
+    pub(crate) fn unsupported(
+        &self,
+        key: &str,
+        found: impl std::fmt::Display,
+        expected: impl std::fmt::Display,
+    ) -> Error {
         Error::UnsupportedValue {
             file: file_name(self.file),
             key: self.name(key),
@@ -192,6 +208,12 @@ const NEUTRAL: &[(&str, f64)] = &[
     ("use_parallel_residual", 0.0),
     ("router_logit_softcapping", 0.0),
     ("expert_shared_count", 0.0),
+    ("expert_shared_feed_forward_length", 0.0),
+    ("expert_weights_scale", 1.0),
+    ("expert_weights_norm", 1.0),
+    ("expert_gating_func", 1.0),
+    ("expert_group_count", 0.0),
+    ("expert_group_used_count", 0.0),
     ("leading_dense_block_count", 0.0),
     ("nextn_predict_layers", 0.0),
     ("interleave_moe_layer_step", 1.0),
@@ -244,7 +266,7 @@ impl Config {
             n_embd,
             eps,
             embed_scale: 1.0,
-            soft_cap: None,
+            soft_cap: soft_cap(keys, family)?,
             activation: family.activation,
             n_embd_per_layer: 0,
             layers: layers(keys, n_layer, n_embd)?,
@@ -278,6 +300,19 @@ impl Config {
     }
 }
 
+/// The bound of the logits, where the family has one.
+fn soft_cap(keys: Keys<'_>, family: &Family) -> Result<Option<f32>> {
+    match keys.float("final_logit_softcapping")? {
+        None | Some(0.0) => Ok(None),
+        Some(cap) if family.soft_cap && cap.is_finite() && cap > 0.0 => Ok(Some(cap)),
+        Some(cap) => {
+            let expected =
+                if family.soft_cap { "a finite number above 0" } else { "0: this family is supported without it" };
+            Err(keys.unsupported("final_logit_softcapping", cap, expected))
+        }
+    }
+}
+
 /// Rows of the token embedding.
 fn vocabulary_size(file: &GgufFile) -> Result<usize> {
     if file.tensors().is_empty() {
@@ -291,14 +326,18 @@ fn vocabulary_size(file: &GgufFile) -> Result<usize> {
             found,
             expected: vec![0, limits::MAX_VOCAB as u64],
         }),
-        None => Err(Error::MissingTensor { file: file_name(file), tensor: "token_embd.weight".into(), expected: vec![] }),
+        None => {
+            Err(Error::MissingTensor { file: file_name(file), tensor: "token_embd.weight".into(), expected: vec![] })
+        }
     }
 }
 
 /// The layers as the common keys describe them.
 fn layers(keys: Keys<'_>, n_layer: usize, n_embd: usize) -> Result<Vec<LayerConfig>> {
     let need = |key: &'static str, most: usize| -> Result<Vec<usize>> {
-        let all = keys.per_layer(key, n_layer)?.ok_or_else(|| keys.file.metadata().missing(&keys.name(key), "u32 or array of u32"))?;
+        let all = keys
+            .per_layer(key, n_layer)?
+            .ok_or_else(|| keys.file.metadata().missing(&keys.name(key), "u32 or array of u32"))?;
         all.iter().try_for_each(|v| keys.bounded(key, *v, most).map(drop))?;
         Ok(all)
     };
@@ -366,10 +405,13 @@ fn rope(keys: Keys<'_>, head_dim: usize, file: &GgufFile) -> Result<RopeConfig> 
         None | Some("linear") => RopeScaling::Linear { factor },
         Some("yarn") => {
             let original = match keys.uint("rope.scaling.original_context_length")? {
-                Some(original) => keys.bounded("rope.scaling.original_context_length", original, limits::MAX_CONTEXT)?,
+                Some(original) => {
+                    keys.bounded("rope.scaling.original_context_length", original, limits::MAX_CONTEXT)?
+                }
                 None => keys.need_uint("context_length")?,
             };
-            let attention = positive("rope.scaling.attn_factor", keys.float("rope.scaling.attn_factor")?.unwrap_or(1.0))?;
+            let attention =
+                positive("rope.scaling.attn_factor", keys.float("rope.scaling.attn_factor")?.unwrap_or(1.0))?;
             RopeScaling::Yarn { factor, original: original as f64, attention }
         }
         Some(other) => return Err(keys.unsupported("rope.scaling.type", format!("`{other}`"), "none, linear or yarn")),

@@ -1,38 +1,57 @@
-//! The feed-forward of a layer: norm, gate and up in one job, down in the next.
+//! The feed-forward of a layer: dense, experts, or both side by side.
 
 use super::Model;
 use super::config::Activation;
 use super::forward::{Scratch, at_least};
 use super::rows::with_packed;
+use super::weights::{Beside, Dense, FeedForward};
 use crate::shared::Shared;
 
 impl Model {
     /// Adds the feed-forward of `layer` to the stream of `m` rows.
     pub(crate) fn feed(&self, layer: usize, m: usize, scratch: &mut Scratch) {
         let ffn = &self.weights.layers[layer].ffn;
-        let (n_embd, n_ff) = (self.config.n_embd, ffn.gate.n);
+        at_least(&mut scratch.delta, m * self.config.n_embd);
+        let plain = ffn.experts.is_none() && ffn.post_norm.is_none();
+        if let Some(dense) = &ffn.dense {
+            self.dense(dense, &ffn.norm, plain, m, scratch);
+        }
+        let Some(experts) = &ffn.experts else {
+            if let Some(norm) = &ffn.post_norm {
+                self.add_normed(m, norm, scratch);
+            }
+            return;
+        };
+        self.experts(experts, &ffn.norm, m, scratch);
+        match &experts.beside {
+            None => self.add_expert_rows(m, scratch),
+            Some(beside) => self.join(beside, ffn, m, scratch),
+        }
+    }
+
+    /// A dense feed-forward: gate and up in one job, down in the next. The result goes to `delta`, and if `add` to the stream at once.
+    fn dense(&self, dense: &Dense, norm: &[f32], add: bool, m: usize, scratch: &mut Scratch) {
+        let (n_embd, n_ff) = (self.config.n_embd, dense.gate.n);
         let Scratch { x, delta, gate, up, own, common, .. } = scratch;
         at_least(gate, m * n_ff);
         at_least(up, m * n_ff);
-        at_least(delta, m * n_embd);
 
         let stream = &*x;
         let norm = |r: usize, out: &mut [f32]| {
-            self.set.rms_norm(&stream[r * n_embd..(r + 1) * n_embd], Some(&ffn.norm), self.config.eps, out);
+            self.set.rms_norm(&stream[r * n_embd..(r + 1) * n_embd], Some(norm), self.config.eps, out);
         };
         let (gates, ups) = (Shared::new(gate), Shared::new(up));
-        let kinds = self.kinds([&ffn.gate, &ffn.up]);
+        let kinds = self.kinds([&dense.gate, &dense.up]);
         with_packed(&self.pool, &self.set, (kinds, m, n_embd), &norm, own, common, &|worker, packed| {
-            let panels = worker.share(ffn.gate.panels());
+            let panels = worker.share(dense.gate.panels());
             let (from, to) = (panels.start * 16, (panels.end * 16).min(n_ff));
             // SAFETY: gate and up have the same panels, and each worker uses the columns of its share.
             unsafe {
-                self.product(&ffn.gate, panels.clone(), packed, &gates, n_ff);
-                self.product(&ffn.up, panels, packed, &ups, n_ff);
+                self.product(&dense.gate, panels.clone(), packed, &gates, (0, n_ff));
+                self.product(&dense.up, panels, packed, &ups, (0, n_ff));
                 for r in 0..m {
                     let gate = gates.read(r * n_ff + from..r * n_ff + to);
-                    let up = ups.part(r * n_ff + from..r * n_ff + to);
-                    self.gated(gate, up);
+                    self.gated(gate, ups.part(r * n_ff + from..r * n_ff + to));
                 }
             }
         });
@@ -40,27 +59,61 @@ impl Model {
         let hidden = &*up;
         let copy = |r: usize, out: &mut [f32]| out.copy_from_slice(&hidden[r * n_ff..(r + 1) * n_ff]);
         let (x, deltas) = (Shared::new(x), Shared::new(delta));
-        let kinds = self.kinds([&ffn.down]);
+        let kinds = self.kinds([&dense.down]);
         with_packed(&self.pool, &self.set, (kinds, m, n_ff), &copy, own, common, &|worker, packed| {
-            let panels = worker.share(ffn.down.panels());
+            let panels = worker.share(dense.down.panels());
             // SAFETY: each worker uses the columns of its share.
             unsafe {
-                self.product(&ffn.down, panels.clone(), packed, &deltas, n_embd);
-                if ffn.post_norm.is_none() {
+                self.product(&dense.down, panels.clone(), packed, &deltas, (0, n_embd));
+                if add {
                     self.add_columns(m, panels, None, &x, &deltas);
                 }
             }
         });
-        if let Some(norm) = &ffn.post_norm {
-            self.add_normed(m, norm, scratch);
-        }
     }
 
     /// `up = activation(gate) · up`.
-    fn gated(&self, gate: &[f32], up: &mut [f32]) {
+    pub(crate) fn gated(&self, gate: &[f32], up: &mut [f32]) {
         match self.config.activation {
             Activation::Silu => self.set.silu_mul(gate, up),
             Activation::Gelu => self.set.gelu_mul(gate, up),
         }
+    }
+
+    /// Adds the experts' rows to the stream.
+    fn add_expert_rows(&self, m: usize, scratch: &mut Scratch) {
+        let n_embd = self.config.n_embd;
+        let (x, rows) = (Shared::new(&mut scratch.x), scratch.experts.rows());
+        self.pool.run(|worker| {
+            let share = worker.share(m);
+            // SAFETY: rows of this worker's share.
+            let x = unsafe { x.part(share.start * n_embd..share.end * n_embd) };
+            x.iter_mut().zip(&rows[share.start * n_embd..]).for_each(|(x, d)| *x += d);
+        });
+    }
+
+    /// Adds norm(norm(dense) + norm(experts)) to the stream.
+    fn join(&self, beside: &Beside, ffn: &FeedForward, m: usize, scratch: &mut Scratch) {
+        let (n_embd, eps) = (self.config.n_embd, self.config.eps);
+        let (x, delta, rows) = (Shared::new(&mut scratch.x), &scratch.delta, scratch.experts.rows());
+        self.pool.run(|worker| {
+            let (mut dense, mut experts) = (vec![0.0; n_embd], vec![0.0; n_embd]);
+            for r in worker.share(m) {
+                let row = r * n_embd..(r + 1) * n_embd;
+                self.set.rms_norm(&delta[row.clone()], Some(&beside.dense_post_norm), eps, &mut dense);
+                self.set.rms_norm(&rows[row.clone()], Some(&beside.post_norm), eps, &mut experts);
+                dense.iter_mut().zip(&experts).for_each(|(d, e)| *d += e);
+                let added = match &ffn.post_norm {
+                    Some(norm) => {
+                        self.set.rms_norm(&dense, Some(norm), eps, &mut experts);
+                        &experts
+                    }
+                    None => &dense,
+                };
+                // SAFETY: rows of this worker's share.
+                let x = unsafe { x.part(row) };
+                x.iter_mut().zip(added).for_each(|(x, d)| *x += d);
+            }
+        });
     }
 }

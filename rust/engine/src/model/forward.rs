@@ -65,6 +65,9 @@ pub struct Scratch {
     pub(crate) mixed: Vec<f32>,
     pub(crate) gate: Vec<f32>,
     pub(crate) up: Vec<f32>,
+    /// Per-layer inputs, `[m][n_layer · width]`.
+    pub(crate) per_layer: Vec<f32>,
+    pub(crate) experts: super::experts::Memory,
     pub(crate) own: Vec<Own>,
     pub(crate) common: Packed,
     pub(crate) attention: super::attention::Memory,
@@ -98,7 +101,8 @@ impl Model {
                 return Err(Error::EmptyPrompt);
             }
             let first = span.cache.len();
-            if let Some((i, &token)) = span.tokens.iter().enumerate().find(|(_, t)| **t as usize >= self.config.n_vocab) {
+            if let Some((i, &token)) = span.tokens.iter().enumerate().find(|(_, t)| **t as usize >= self.config.n_vocab)
+            {
                 return Err(Error::TokenRange { token, pos: first + i, last: self.config.n_vocab - 1 });
             }
             span.cache.reserve(span.tokens.len())?;
@@ -115,11 +119,13 @@ impl Model {
         scratch.own.resize_with(self.pool.count(), Own::default);
         let tokens: Vec<u32> = spans.iter().flat_map(|span| span.tokens).copied().collect();
         self.embed(&tokens, scratch);
+        self.embed_per_layer(&tokens, scratch);
         {
             let lent: Vec<Lent<'_>> = spans.iter_mut().map(|span| span.cache.lend()).collect();
             for layer in 0..self.config.n_layer() {
                 self.attend(layer, &rows, &lent, scratch);
                 self.feed(layer, rows.len(), scratch);
+                self.finish_layer(layer, rows.len(), scratch);
             }
         }
         if !wanted.is_empty() {
@@ -157,22 +163,35 @@ impl Model {
         let logits = Shared::new(&mut scratch.logits);
         let norm = |r: usize, out: &mut [f32]| {
             let row = wanted[r];
-            self.set.rms_norm(&x[row * n_embd..(row + 1) * n_embd], Some(&self.weights.output_norm), self.config.eps, out);
+            self.set.rms_norm(
+                &x[row * n_embd..(row + 1) * n_embd],
+                Some(&self.weights.output_norm),
+                self.config.eps,
+                out,
+            );
         };
         let output = &self.weights.output;
         let kinds = self.kinds([output]);
-        with_packed(&self.pool, &self.set, (kinds, m, n_embd), &norm, &mut scratch.own, &mut scratch.common, &|worker, packed| {
-            // SAFETY: each worker writes the columns of its share of panels.
-            unsafe { self.product(output, worker.share(output.panels()), packed, &logits, n_vocab) };
-            if let Some(cap) = self.config.soft_cap {
-                let panels = worker.share(output.panels());
-                for r in 0..m {
-                    let columns = r * n_vocab + panels.start * 16..r * n_vocab + (panels.end * 16).min(n_vocab);
-                    // SAFETY: as above.
-                    self.set.soft_cap(unsafe { logits.part(columns) }, cap);
+        with_packed(
+            &self.pool,
+            &self.set,
+            (kinds, m, n_embd),
+            &norm,
+            &mut scratch.own,
+            &mut scratch.common,
+            &|worker, packed| {
+                // SAFETY: each worker writes the columns of its share of panels.
+                unsafe { self.product(output, worker.share(output.panels()), packed, &logits, (0, n_vocab)) };
+                if let Some(cap) = self.config.soft_cap {
+                    let panels = worker.share(output.panels());
+                    for r in 0..m {
+                        let columns = r * n_vocab + panels.start * 16..r * n_vocab + (panels.end * 16).min(n_vocab);
+                        // SAFETY: as above.
+                        self.set.soft_cap(unsafe { logits.part(columns) }, cap);
+                    }
                 }
-            }
-        });
+            },
+        );
     }
 
     /// What activations these matrices want.
@@ -180,7 +199,7 @@ impl Model {
         Kinds::of(matrices.into_iter().map(|m| self.set.act_kind(m.format)))
     }
 
-    /// Panels `panels` of a matrix times packed rows, into columns of `out` with rows `stride` apart.
+    /// Panels `panels` of a matrix times packed rows, into `out`: the first row's first column is element `at`, rows are `stride` apart.
     ///
     /// # Safety
     /// No other thread may use these columns of `out` meanwhile.
@@ -190,18 +209,21 @@ impl Model {
         panels: std::ops::Range<usize>,
         packed: &Packed,
         out: &Shared<'_, f32>,
-        stride: usize,
+        (at, stride): (usize, usize),
     ) {
         let acts = packed.acts(self.set.act_kind(matrix.format));
-        assert!(acts.m() * stride <= out.len() && matrix.n <= stride, "room for the product");
+        if acts.m() == 0 || panels.is_empty() {
+            return;
+        }
+        assert!(at + (acts.m() - 1) * stride + matrix.n <= out.len() && matrix.n <= stride, "room for the product");
         // SAFETY: `out` has room for all rows (checked); the columns are the caller's.
         unsafe {
-            let place = Out::new(out.as_mut_ptr(), stride);
+            let place = Out::new(out.as_mut_ptr().add(at), stride);
             self.set.multiply(&self.arena.panels(matrix), panels.start, panels.len(), &acts, place);
         }
     }
 
-    /// Adds `delta` to the stream: through a norm if the family has one after its blocks, else as it is. Rows are shared out.
+    /// Adds `delta`, normed, to the stream. Rows are shared out.
     pub(crate) fn add_normed(&self, m: usize, norm: &[f32], scratch: &mut Scratch) {
         let n_embd = self.config.n_embd;
         let (x, delta) = (Shared::new(&mut scratch.x), &scratch.delta);
@@ -232,7 +254,8 @@ impl Model {
         let (from, to) = (panels.start * 16, (panels.end * 16).min(n_embd));
         for r in 0..m {
             // SAFETY: the caller has these columns for itself.
-            let (x, delta) = unsafe { (x.part(r * n_embd + from..r * n_embd + to), delta.part(r * n_embd + from..r * n_embd + to)) };
+            let (x, delta) =
+                unsafe { (x.part(r * n_embd + from..r * n_embd + to), delta.part(r * n_embd + from..r * n_embd + to)) };
             if let Some(bias) = bias {
                 delta.iter_mut().zip(&bias[from..to]).for_each(|(d, b)| *d += b);
             }

@@ -87,7 +87,10 @@ impl Arena {
 enum Rows {
     AsTheyAre,
     /// Within each head, of the first `dims` rows pair i stands at 2i and 2i + 1; it goes to i and i + dims / 2.
-    AdjacentPairs { head_dim: usize, dims: usize },
+    AdjacentPairs {
+        head_dim: usize,
+        dims: usize,
+    },
 }
 
 impl Rows {
@@ -179,7 +182,15 @@ impl<'a> Plan<'a> {
     }
 
     /// The rows of q or k: heads of `head_dim` rows, of which the first `dims` rotate.
-    pub(crate) fn rotary(&mut self, name: &str, k: usize, n: usize, pairs: Pairs, head_dim: usize, dims: usize) -> Result<Matrix> {
+    pub(crate) fn rotary(
+        &mut self,
+        name: &str,
+        k: usize,
+        n: usize,
+        pairs: Pairs,
+        head_dim: usize,
+        dims: usize,
+    ) -> Result<Matrix> {
         match pairs {
             Pairs::Halves => self.matrix(name, k, n),
             Pairs::Adjacent => self.matrix_of(name, k, n, Rows::AdjacentPairs { head_dim, dims }),

@@ -7,14 +7,16 @@
 //! | [`config`], [`family`] | the numbers of a model; what differs between families |
 //! | [`load`], [`weights`] | tensors to panels; which tensor has which role |
 //! | [`rope`], [`rows`] | rotary tables; activations packed for products |
-//! | [`forward`], [`attention`], [`feed`] | rows through the layers |
+//! | [`forward`], [`attention`], [`feed`], [`experts`], [`per_layer`] | rows through the layers |
 
 pub(crate) mod attention;
 pub mod config;
+pub(crate) mod experts;
 pub mod family;
 pub(crate) mod feed;
 pub(crate) mod forward;
 pub(crate) mod load;
+pub(crate) mod per_layer;
 pub(crate) mod rope;
 pub(crate) mod rows;
 pub(crate) mod weights;
@@ -61,7 +63,14 @@ pub struct Model {
 
 impl std::fmt::Debug for Model {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Model({}, {} layers, {:?}, {} threads)", self.config.arch, self.config.n_layer(), self.set, self.pool.count())
+        write!(
+            f,
+            "Model({}, {} layers, {:?}, {} threads)",
+            self.config.arch,
+            self.config.n_layer(),
+            self.set,
+            self.pool.count()
+        )
     }
 }
 
@@ -89,8 +98,7 @@ impl Model {
         let config = Config::read(file, family)?;
         let mut plan = Plan::new(file, family.arch);
         let weights = Weights::plan(&mut plan, &config, family)?;
-        let pool =
-            Pool::new(options.threads).map_err(|source| Error::Threads { count: options.threads, source })?;
+        let pool = Pool::new(options.threads).map_err(|source| Error::Threads { count: options.threads, source })?;
         let arena = plan.load(&pool, progress)?;
         let factors = weights.rope_factors.as_deref();
         let ropes = config.ropes.iter().map(|rope| RopeTable::new(rope, factors, options.n_ctx)).collect();

@@ -86,7 +86,9 @@ mod tests {
             let (cos, sin) = table.row(pos);
             for i in 0..32 {
                 let angle = pos as f64 * 10_000f64.powf(-2.0 * i as f64 / 64.0);
-                assert!((f64::from(cos[i]) - angle.cos()).abs() < 1e-7 && (f64::from(sin[i]) - angle.sin()).abs() < 1e-7);
+                assert!(
+                    (f64::from(cos[i]) - angle.cos()).abs() < 1e-7 && (f64::from(sin[i]) - angle.sin()).abs() < 1e-7
+                );
             }
         }
     }

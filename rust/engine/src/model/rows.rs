@@ -54,6 +54,24 @@ impl Packed {
         }
     }
 
+    /// Packs `m` rows of `k` floats that `source` gives, on this thread alone.
+    pub(crate) fn fill(
+        &mut self,
+        set: &KernelSet,
+        (kinds, m, k): (Kinds, usize, usize),
+        source: &dyn Fn(usize, &mut [f32]),
+        floats: &mut Vec<f32>,
+    ) {
+        self.resize(kinds, m, k);
+        for kind in kinds.iter() {
+            let row_words = kind.row_words(k);
+            for (first, rows) in tiles(m) {
+                let tile = &mut self.words[slot(kind)][first * row_words..(first + rows) * row_words];
+                pack_tile(set, kind, (first, rows, k), source, floats, tile);
+            }
+        }
+    }
+
     /// The rows in one kind; they must have been packed in it.
     pub(crate) fn acts(&self, kind: ActKind) -> Acts<'_> {
         Acts::new(kind, self.m, self.k, &self.words[slot(kind)][..self.m * kind.row_words(self.k)])
@@ -87,15 +105,7 @@ pub(crate) fn with_packed(
         return pool.run(|worker| {
             // SAFETY: element i belongs to worker i alone.
             let own = &mut unsafe { owns.part(worker.index..worker.index + 1) }[0];
-            own.packed.resize(kinds, m, k);
-            for kind_words in kinds.iter() {
-                let words = &mut own.packed.words[slot(kind_words)];
-                for (first, rows) in tiles(m) {
-                    let row_words = kind_words.row_words(k);
-                    let tile = &mut words[first * row_words..(first + rows) * row_words];
-                    pack_tile(set, kind_words, first, rows, k, source, &mut own.tile, tile);
-                }
-            }
+            own.packed.fill(set, (kinds, m, k), source, &mut own.tile);
             then(worker, &own.packed);
         });
     }
@@ -110,7 +120,7 @@ pub(crate) fn with_packed(
             for (first, rows) in &all[worker.share(all.len())] {
                 // SAFETY: tiles do not overlap, and each is in one worker's share.
                 let tile = unsafe { words.part(first * row_words..(first + rows) * row_words) };
-                pack_tile(set, kind, *first, *rows, k, source, &mut own.tile, tile);
+                pack_tile(set, kind, (*first, *rows, k), source, &mut own.tile, tile);
             }
         });
     }
@@ -118,14 +128,12 @@ pub(crate) fn with_packed(
     pool.run(|worker| then(worker, common));
 }
 
-#[allow(clippy::too_many_arguments)]
+/// Packs rows `first .. first + rows` into their tile.
 fn pack_tile(
     set: &KernelSet,
     kind: ActKind,
-    first: usize,
-    rows: usize,
-    k: usize,
-    source: Source<'_>,
+    (first, rows, k): (usize, usize, usize),
+    source: &dyn Fn(usize, &mut [f32]),
     floats: &mut Vec<f32>,
     tile: &mut [u32],
 ) {

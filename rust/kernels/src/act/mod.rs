@@ -3,7 +3,8 @@
 //! In: `m` rows of `k` floats. Out: tiles of up to [`MAX_TILE`] rows, to [`crate::matmul`].
 //!
 //! **The formula.** For a block of 32 or 256 values: `amax` the greatest magnitude, `d = amax / 127`, `code = round_half_even(x · (127 / amax))`.
-//! A block with `amax < 2^-96` has `d = 0` and codes 0 (so `127 / amax` is finite); one that holds an infinity or a NaN has `d = NaN` and codes 0,
+//! In blocks of 32 `d` is then rounded to 11 significant bits: that is ggml's half-precision scale without its narrow range, and keeps the two engines'
+//! rounding errors alike. A block with `amax < 2^-96` has `d = 0` and codes 0 (so `127 / amax` is finite); one that holds an infinity or a NaN has `d = NaN` and codes 0,
 //! so a broken activation can never look like a number. `x · (127 / amax) ≤ 127·(1 + 2^-22)`, which rounds to at most 127: no clamp is needed.
 //!
 //! **The pack.** A tile of M rows is M·[`ActKind::row_words`] words: first the codes, `[k / 4][M]` words of four codes, so the M rows of one group of
@@ -26,6 +27,8 @@ pub(crate) mod tests;
 
 pub use crate::format::ActKind;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use scalar::shorten;
 pub(crate) use scalar::{pack as pack_scalar, unpack_row};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{pack_avx2, pack_avx512};

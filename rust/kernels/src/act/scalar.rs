@@ -28,6 +28,13 @@ fn quantize(x: &[f32], codes: &mut [i8]) -> f32 {
     amax / 127.0
 }
 
+/// Rounds to 11 significant bits, half to even; zero and NaN stay.
+#[inline(always)]
+pub(crate) fn shorten(d: f32) -> f32 {
+    let bits = d.to_bits();
+    if d.is_nan() { d } else { f32::from_bits((bits + 0x0fff + (bits >> 13 & 1)) & !0x1fff) }
+}
+
 fn put_codes(codes: &[i8], m: usize, r: usize, first_group: usize, out: &mut [u32]) {
     for (g, four) in codes.chunks_exact(4).enumerate() {
         out[(first_group + g) * m + r] =
@@ -43,7 +50,7 @@ fn pack_row_32(row: &[f32], m: usize, r: usize, out: &mut [u32]) {
     let extras = row.len() / 4 * m;
     for (b, block) in row.chunks_exact(32).enumerate() {
         let mut codes = [0i8; 32];
-        let d = quantize(block, &mut codes);
+        let d = shorten(quantize(block, &mut codes));
         put_codes(&codes, m, r, 8 * b, out);
         let total = sum(&codes);
         let at = extras + b * EXTRAS_32 * m + r;

@@ -57,7 +57,8 @@ fn codes_are_the_nearest_multiples_of_the_scale() {
                 for (i, code) in codes[..kind.block()].iter().enumerate() {
                     let v = f64::from(x[r * k + b * kind.block() + i]);
                     let ratio = v / f64::from(d);
-                    assert!((ratio - f64::from(*code)).abs() <= 0.5 + 1e-4, "{ratio} {code}");
+                    // The scale of a block of 32 is rounded to 2^-11 of itself, which moves a code of 127 by 0.062.
+                    assert!((ratio - f64::from(*code)).abs() <= 0.5 + 0.063, "{ratio} {code}");
                     assert!(*code >= -127);
                 }
             }

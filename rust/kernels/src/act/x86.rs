@@ -2,7 +2,9 @@
 
 use std::arch::x86_64::*;
 
-use super::{AMAX_MIN, ActKind, EXTRAS_32, EXTRAS_256, NEG4_16, NEG4_32, PAIRS_16, PAIRS_32, pack_scalar, pair_first};
+use super::{
+    AMAX_MIN, ActKind, EXTRAS_32, EXTRAS_256, NEG4_16, NEG4_32, PAIRS_16, PAIRS_32, pack_scalar, pair_first, shorten,
+};
 
 /// What a set does to one block: `codes` gets as many bytes as `x` has floats (a multiple of 32), `sums` the sum of each 16 of them; returns `d`.
 type QuantizeFn = unsafe fn(x: &[f32], codes: &mut [i8], sums: &mut [i32]) -> f32;
@@ -45,6 +47,7 @@ unsafe fn pack(quantize: QuantizeFn, kind: ActKind, x: &[f32], k: usize, out: &m
                     u32::from_le_bytes([four[0] as u8, four[1] as u8, four[2] as u8, four[3] as u8]);
             }
             if kind == ActKind::Q32 {
+                let d = shorten(d);
                 let total = sums[0] + sums[1];
                 let e = &mut extras[b * EXTRAS_32 * m + r..];
                 e[0] = d.to_bits();

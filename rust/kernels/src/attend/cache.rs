@@ -181,9 +181,14 @@ impl KvLayout {
                     let scale = quantize(x, &mut codes);
                     let finite = f16_to_f32(scale).is_finite();
                     for (i, code) in codes.iter().enumerate() {
-                        values[self.value_at(slot, 32 * b + i) - self.values_at()] = if finite { *code as u8 } else { 0 };
+                        values[self.value_at(slot, 32 * b + i) - self.values_at()] =
+                            if finite { *code as u8 } else { 0 };
                     }
-                    put(values, self.scales_at() - self.values_at() + (b * CHUNK + slot) * 2, if finite { scale } else { 0 });
+                    put(
+                        values,
+                        self.scales_at() - self.values_at() + (b * CHUNK + slot) * 2,
+                        if finite { scale } else { 0 },
+                    );
                 }
             }
         }

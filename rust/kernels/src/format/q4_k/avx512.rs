@@ -39,7 +39,9 @@ pub(in crate::format) unsafe fn sub_nibbles<const RUN: usize>(
 ) -> [__m512i; 8] {
     let at = first + 8 * (2 * half + RUN / 2);
     // SAFETY: passed on.
-    unsafe { if RUN.is_multiple_of(2) { run_of_nibbles::<false>(words, at) } else { run_of_nibbles::<true>(words, at) } }
+    unsafe {
+        if RUN.is_multiple_of(2) { run_of_nibbles::<false>(words, at) } else { run_of_nibbles::<true>(words, at) }
+    }
 }
 
 /// Byte j of each lane of the result is the scale of sub-block j, and of sub-block 4 + j.
