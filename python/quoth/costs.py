@@ -10,11 +10,12 @@ import hashlib
 import json
 import logging
 import os
-import platform
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from quoth.machine import cpu_name
 
 if TYPE_CHECKING:
     from quoth.model import Model
@@ -23,17 +24,6 @@ __all__ = ["forget_costs", "measured_costs", "save_costs"]
 
 _log = logging.getLogger("quoth")
 _VERSION = 1
-
-
-def _cpu() -> str:
-    """The processor's name, as far as the system tells."""
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _identity(model: Model) -> dict[str, Any]:
@@ -47,7 +37,7 @@ def _identity(model: Model) -> dict[str, Any]:
         "threads": model.threads,
         "kernels": model._model.kernels_detail,
         "kv_type": model.kv_type,
-        "cpu": _cpu(),
+        "cpu": cpu_name(),
     }
 
 

@@ -1,0 +1,150 @@
+"""Arguments and options that several commands share.
+
+In: nothing. Out: annotations for the commands' signatures.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Annotated, TypeAlias
+
+import typer
+
+MACHINE, SAMPLING, SPECULATION = "Machine", "Sampling", "Speculation"
+
+
+class KvTypes(str, enum.Enum):
+    """How keys and values are cached."""
+
+    f16 = "f16"
+    q8_0 = "q8_0"
+    f32 = "f32"
+
+
+ModelName: TypeAlias = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A GGUF file, or a name: smollm2, hf:org/repo/file.gguf.", show_default=False),
+]
+Pre: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--pre", metavar="NAME", help="Splitter of a byte-level vocabulary, for files that name none or a wrong one."
+    ),
+]
+AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+Context: TypeAlias = Annotated[
+    int | None,
+    typer.Option(
+        "--ctx",
+        metavar="N",
+        help="Longest context, in tokens. Default: what the model was made for, at most 4096.",
+        rich_help_panel=MACHINE,
+    ),
+]
+Threads: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--threads", "-t", metavar="N", help="Threads. Default: the physical cores.", rich_help_panel=MACHINE),
+]
+Kernels: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--kernels",
+        metavar="SET",
+        help="Instruction set: scalar, avx2, avx512, neon. Default: the best here. All give the same bits.",
+        rich_help_panel=MACHINE,
+    ),
+]
+KvTypeName: TypeAlias = Annotated[
+    KvTypes, typer.Option("--kv-type", help="How keys and values are cached.", rich_help_panel=MACHINE)
+]
+
+# -- sampling ----------------------------------------------------------------------------------------------------------
+
+Temperature: TypeAlias = Annotated[
+    float, typer.Option("--temperature", metavar="T", help="0: the best token each time.", rich_help_panel=SAMPLING)
+]
+TopK: TypeAlias = Annotated[
+    int, typer.Option("--top-k", metavar="K", help="Keep the K best tokens; 0: all.", rich_help_panel=SAMPLING)
+]
+TopP: TypeAlias = Annotated[
+    float,
+    typer.Option("--top-p", metavar="P", help="Keep the best that add up to P; 1: all.", rich_help_panel=SAMPLING),
+]
+MinP: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--min-p", metavar="P", help="Keep those at least P times as probable as the best.", rich_help_panel=SAMPLING
+    ),
+]
+RepeatPenalty: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--repeat-penalty", metavar="F", help="Divides the logits of recent tokens; 1: off.", rich_help_panel=SAMPLING
+    ),
+]
+FrequencyPenalty: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--frequency-penalty",
+        metavar="F",
+        help="Subtracted from a recent token's logit for each time it occurs.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+PresencePenalty: TypeAlias = Annotated[
+    float,
+    typer.Option(
+        "--presence-penalty",
+        metavar="F",
+        help="Subtracted once from each recent token's logit.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+RepeatLastN: TypeAlias = Annotated[
+    int,
+    typer.Option("--repeat-last-n", metavar="N", help="How many tokens are recent.", rich_help_panel=SAMPLING),
+]
+Seed: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--seed", metavar="N", help="Same seed, same text. Default: random.", rich_help_panel=SAMPLING),
+]
+LogitBias: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--logit-bias",
+        metavar="ID=V",
+        help="Added to a token's logit; -inf bans it. Repeatable.",
+        rich_help_panel=SAMPLING,
+    ),
+]
+
+# -- speculation -------------------------------------------------------------------------------------------------------
+
+NoSpec: TypeAlias = Annotated[
+    bool, typer.Option("--no-spec", help="Decode plainly. The text is the same.", rich_help_panel=SPECULATION)
+]
+References: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ref",
+        metavar="FILE",
+        help="A text to draft from. The model does not see it. Repeatable.",
+        rich_help_panel=SPECULATION,
+    ),
+]
+MaxDraft: TypeAlias = Annotated[
+    int | None,
+    typer.Option("--max-draft", metavar="N", help="Longest draft, 1 to 64. Default: 16.", rich_help_panel=SPECULATION),
+]
+ShowDrafts: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--show-drafts", help="Colour drafted text by its source, in a terminal.", rich_help_panel=SPECULATION
+    ),
+]
+MarkDrafts: TypeAlias = Annotated[
+    bool, typer.Option("--mark-drafts", help="Put drafted text in brackets, anywhere.", rich_help_panel=SPECULATION)
+]

@@ -1,0 +1,106 @@
+"""From arguments to an exit code: what is caught, and what is said about it.
+
+In: the program, arguments. Out: an exit code; at most a few lines on stderr.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from quoth.cli._console import visible
+from quoth.errors import OptionsError, QuothError
+
+if TYPE_CHECKING:
+    import typer
+
+__all__ = ["FAILED", "INTERRUPTED", "MISUSED", "debugging", "run"]
+
+FAILED = 1
+MISUSED = 2
+INTERRUPTED = 130
+
+
+def debugging() -> bool:
+    """Whether tracebacks are wanted."""
+    return os.environ.get("QUOTH_DEBUG", "") not in ("", "0")
+
+
+def run(app: typer.Typer, args: Sequence[str] | None = None) -> int:
+    """Run the program and say what went wrong, if something did."""
+    for stream in (sys.stdout, sys.stderr):
+        if reconfigure := getattr(stream, "reconfigure", None):
+            reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
+    _log()
+    try:
+        code: object = app(args=None if args is None else list(args), prog_name="quoth", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, Exception) as error:
+        code = _said(error)
+    _close_stdout()
+    return code if isinstance(code, int) else 0
+
+
+def _said(error: BaseException) -> int:
+    """Say what an error means, and give its exit code; raise it again if it is a defect."""
+    if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
+        return INTERRUPTED
+    if isinstance(error, BrokenPipeError):
+        return FAILED  # whoever was reading has enough; there is nothing to say and nobody to say it to
+    if debugging():
+        traceback.print_exception(error)
+    if hasattr(error, "format_message") and hasattr(error, "exit_code"):
+        return _misused(error)
+    if isinstance(error, QuothError | OSError | MemoryError):
+        print(f"error: {visible(' '.join(_text(error).splitlines()))}", file=sys.stderr)
+        return MISUSED if isinstance(error, OptionsError) else FAILED
+    raise error
+
+
+def _text(error: BaseException) -> str:
+    """What an error says."""
+    if isinstance(error, OSError) and error.strerror and error.filename is not None:
+        return f"`{os.fsdecode(error.filename)}`: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    return str(error) or ("out of memory" if isinstance(error, MemoryError) else type(error).__name__)
+
+
+def _misused(error: Any) -> int:
+    """Say how the arguments are wrong. The parser's exceptions are known by shape: they moved between its versions."""
+    context = getattr(error, "ctx", None)
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return MISUSED
+    if context is not None:
+        print(f"{context.get_usage().strip()}\nTry '{context.command_path} --help'.", file=sys.stderr)
+    message = " ".join(error.format_message().split()).rstrip(".")
+    print(f"error: {visible(message[:1].lower() + message[1:])}", file=sys.stderr)
+    return int(error.exit_code)
+
+
+def _close_stdout() -> None:
+    """Flush, and if nobody reads any more, keep the interpreter from complaining about it at exit."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _log() -> None:
+    """Show what the library warns of; everything it logs when debugging."""
+
+    class Lower(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            return f"{record.levelname.lower()}: {visible(record.getMessage())}"
+
+    logger = logging.getLogger("quoth")
+    if not any(isinstance(handler.formatter, Lower) for handler in logger.handlers):
+        handler = logging.StreamHandler()
+        handler.setFormatter(Lower())
+        logger.handlers = [handler]
+    logger.setLevel(logging.DEBUG if debugging() else logging.WARNING)

@@ -1,0 +1,96 @@
+"""`quoth bench verify MODEL`: what verifying a draft costs here, for the gate.
+
+In: a model. Out: a table of costs, kept in the cache folder for later runs.
+"""
+# ruff: noqa: PLC0415 - see `quoth.cli`
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import json
+import sys
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quoth.cli._bench import numbers, summary
+from quoth.cli._console import bar, note, show, table
+from quoth.cli._load import load
+from quoth.cli._options import AsJson, Kernels, KvTypeName, KvTypes, ModelName, Threads
+from quoth.cli._units import as_json, seconds, spread
+
+if TYPE_CHECKING:
+    from quoth.bench.verify import VerifyCosts
+
+NOISY = 0.25
+"""Spread of the plain step above which somebody should know."""
+
+
+def verify(
+    model: ModelName,
+    *,
+    lengths: Annotated[
+        str, typer.Option("--ctx-lengths", metavar="N,N,…", help="Cached tokens before the measured steps.")
+    ] = "256",
+    rounds: Annotated[int, typer.Option("--rounds", min=3, help="Pairs of runs for each length of draft.")] = 15,
+    save: Annotated[
+        bool, typer.Option("--save/--no-save", help="Keep the costs, so that later runs on this machine use them.")
+    ] = True,
+    threads: Threads = None,
+    kernels: Kernels = None,
+    kv_type: KvTypeName = KvTypes.f16,
+    json_: AsJson = False,
+) -> None:
+    """Measure the cost of verifying k drafted tokens, in plain steps.
+
+    A draft of which a tokens are right commits a + 1 tokens and pays if its cost is less than that.
+    """
+    from quoth.bench.verify import DRAFTS, cost_table, verify_costs
+    from quoth.costs import save_costs
+
+    depths = numbers(lengths, "--ctx-lengths", least=0)
+    loaded = load(model, ctx=max(depths) + max(DRAFTS) + 1, threads=threads, kernels=kernels, kv_type=kv_type)
+    measured = []
+    for depth in depths:
+        with bar(f"{depth} cached tokens") as update:
+            measured.append(verify_costs(loaded, depth, rounds=rounds, progress=update))
+    costs = cost_table(measured)
+    date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
+    kept = save_costs(loaded, costs, date) if save else None
+    if json_:
+        facts = {
+            "what": "cost of verifying k drafted tokens, in plain steps",
+            "run": summary(loaded, date),
+            "rounds": rounds,
+            "contexts": [dataclasses.asdict(costs_at) for costs_at in measured],
+            "costs": {str(k): cost for k, cost in costs.items()},
+            "saved": None if kept is None else str(kept),
+        }
+        print(json.dumps(as_json(facts)))
+    else:
+        for costs_at in measured:
+            show(_heading(costs_at, loaded.kernels, loaded.threads))
+            made = table("drafted", "cost", "25 % - 75 %", "time", "a token", right=(0, 1, 2, 3, 4))
+            for point in costs_at.drafts:
+                made.add_row(
+                    str(point.k),
+                    f"{point.cost.median:.2f}",
+                    f"{point.cost.low:.2f} - {point.cost.high:.2f}",
+                    seconds(point.ns.median),
+                    f"{point.cost.median / (point.k + 1):.2f}",
+                )
+            show(made)
+    worst = max(costs_at.plain_ns.relative for costs_at in measured)
+    if worst > NOISY:
+        note(f"warning: plain steps varied by {100 * worst:.0f} %; other processes make such figures unreliable")
+    if kept is not None:
+        note(f"kept in {kept}")
+    sys.stdout.flush()
+
+
+def _heading(costs: VerifyCosts, kernels: str, threads: int) -> str:
+    return (
+        f"{costs.n_cached} cached tokens, {kernels}, {threads} threads: plain step {seconds(costs.plain_ns.median)}, "
+        f"two plain steps differ by {spread(costs.noise)}"
+    )

@@ -1,0 +1,285 @@
+"""`quoth generate MODEL -p TEXT`: text from a prompt.
+
+In: a model, a prompt, options. Out: the text as it is decided, or one JSON object.
+"""
+# ruff: noqa: PLC0415 - see `quoth.cli`
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from quoth.cli._console import bar, note
+from quoth.cli._load import load, read_text
+from quoth.cli._options import (
+    SPECULATION,
+    Context,
+    FrequencyPenalty,
+    Kernels,
+    KvTypeName,
+    KvTypes,
+    LogitBias,
+    MarkDrafts,
+    MaxDraft,
+    MinP,
+    ModelName,
+    NoSpec,
+    PresencePenalty,
+    References,
+    RepeatLastN,
+    RepeatPenalty,
+    Seed,
+    ShowDrafts,
+    Temperature,
+    Threads,
+    TopK,
+    TopP,
+)
+from quoth.cli._prompt import as_tokens, prompt_text
+from quoth.cli._report import print_stats, result_data
+from quoth.cli._stream import Writer
+from quoth.cli._units import as_json
+from quoth.errors import OptionsError
+
+if TYPE_CHECKING:
+    from quoth.decoder import Decoder, Result
+    from quoth.model import Model
+    from quoth.options import Sampling, Speculation
+    from quoth.tokenizer import Tokenizer
+
+PROMPT, OUTPUT = "Prompt", "Output"
+
+
+def generate(
+    model: ModelName,
+    *,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", "-p", metavar="TEXT", help="The prompt; - is stdin.", rich_help_panel=PROMPT),
+    ] = None,
+    file: Annotated[
+        str | None, typer.Option("--file", "-f", metavar="FILE", help="A file with the prompt.", rich_help_panel=PROMPT)
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option("--system", metavar="TEXT", help="The system message.", rich_help_panel=PROMPT)
+    ] = None,
+    raw: Annotated[
+        bool,
+        typer.Option(
+            "--raw",
+            help="Complete the text as it is. Else it is a user's message, written with the model's chat template.",
+            rich_help_panel=PROMPT,
+        ),
+    ] = False,
+    special: Annotated[
+        bool,
+        typer.Option(
+            "--special", help="With --raw: turn texts of control tokens into those tokens.", rich_help_panel=PROMPT
+        ),
+    ] = False,
+    max_tokens: Annotated[
+        int, typer.Option("--max-tokens", "-n", metavar="N", help="Most tokens.", rich_help_panel=OUTPUT)
+    ] = 256,
+    stop: Annotated[
+        list[str] | None,
+        typer.Option("--stop", metavar="TEXT", help="End before this text. Repeatable.", rich_help_panel=OUTPUT),
+    ] = None,
+    stats: Annotated[
+        bool, typer.Option("--stats", help="Print counts and times to stderr.", rich_help_panel=OUTPUT)
+    ] = False,
+    json_: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object instead of text.", rich_help_panel=OUTPUT)
+    ] = False,
+    logprobs: Annotated[
+        int | None,
+        typer.Option(
+            "--logprobs", metavar="N", help="With --json: log-probabilities, of the N best too.", rich_help_panel=OUTPUT
+        ),
+    ] = None,
+    no_spec: NoSpec = False,
+    ref: References = None,
+    max_draft: MaxDraft = None,
+    show_drafts: ShowDrafts = False,
+    mark_drafts: MarkDrafts = False,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="Run plainly and speculatively in turn, check that the tokens are identical, print both speeds.",
+            rich_help_panel=SPECULATION,
+        ),
+    ] = False,
+    pairs: Annotated[
+        int,
+        typer.Option("--pairs", metavar="N", min=3, help="With --compare: pairs of runs.", rich_help_panel=SPECULATION),
+    ] = 3,
+    temperature: Temperature = 0.0,
+    top_k: TopK = 0,
+    top_p: TopP = 1.0,
+    min_p: MinP = 0.0,
+    repeat_penalty: RepeatPenalty = 1.0,
+    frequency_penalty: FrequencyPenalty = 0.0,
+    presence_penalty: PresencePenalty = 0.0,
+    repeat_last_n: RepeatLastN = 64,
+    seed: Seed = None,
+    logit_bias: LogitBias = None,
+    ctx: Context = None,
+    threads: Threads = None,
+    kernels: Kernels = None,
+    kv_type: KvTypeName = KvTypes.f16,
+) -> None:
+    """Generate text after a prompt, and print it as it comes.
+
+    Drafting is on; it changes when text appears, never which.
+    """
+    if logprobs is not None and not json_:
+        raise OptionsError("--logprobs needs --json, the only place where they are printed")
+    if (show_drafts or mark_drafts) and (json_ or compare or no_spec):
+        raise OptionsError("--show-drafts and --mark-drafts do not go with --json, --compare or --no-spec")
+    if compare and (no_spec or logprobs is not None or stats):
+        raise OptionsError("--compare does not go with --no-spec, --logprobs or --stats")
+    from quoth.options import Sampling, Speculation
+
+    sampling = Sampling(
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repeat_penalty=repeat_penalty,
+        frequency_penalty=frequency_penalty,
+        presence_penalty=presence_penalty,
+        repeat_last_n=repeat_last_n,
+        seed=seed,
+        logit_bias=_biases(logit_bias or ()),
+    )
+    speculation = Speculation() if max_draft is None else Speculation(max_draft=max_draft)
+    text = prompt_text(prompt, file, raw)
+    references = [read_text(path, "the reference") for path in ref or ()]
+    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type)
+    tokens = as_tokens(loaded.tokenizer, text, raw=raw, special=special, system=system)
+    limits = _Limits(tokens, max_tokens, tuple(stop or ()), logprobs)
+    if compare:
+        _compare(loaded, sampling, speculation, references, limits, pairs=pairs, json_=json_)
+        return
+    decoder = _decoder(loaded, sampling, None if no_spec else speculation, references)
+    if json_:
+        result = limits.run(decoder)
+        print(json.dumps(as_json(result_data(result, loaded.tokenizer)), ensure_ascii=False))
+        if stats:
+            print_stats(result.stats, _ended(result.finish_reason, result.stop, loaded.tokenizer))
+        return
+    writer = Writer(loaded.tokenizer, show=show_drafts, mark=mark_drafts)
+    _stream(decoder, limits, writer, stats=stats)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Limits:
+    """A prompt, and where the generation ends."""
+
+    prompt: list[int]
+    max_tokens: int
+    stop: tuple[str, ...]
+    logprobs: int | None
+
+    def run(self, decoder: Decoder, label: str = "prompt") -> Result:
+        """Generate at once."""
+        with bar(label) as update:
+            return decoder.generate(
+                self.prompt, max_tokens=self.max_tokens, stop=self.stop, logprobs=self.logprobs, progress=update
+            )
+
+
+def _stream(decoder: Decoder, limits: _Limits, writer: Writer, *, stats: bool) -> None:
+    """Print chunks as they come, then what was asked for beside the text."""
+    ended = "interrupted"
+    interrupted = False
+    try:
+        with bar("prompt") as update:
+            chunks = decoder.stream(
+                limits.prompt,
+                max_tokens=limits.max_tokens,
+                stop=limits.stop,
+                progress=update,
+                trace=writer.marks != "none",
+            )
+            first = next(chunks)
+        writer.write(first)
+        reason = first.finish_reason
+        for chunk in chunks:
+            writer.write(chunk)
+            reason = chunk.finish_reason
+        ended = _ended(reason, decoder.stop, decoder.model.tokenizer)
+    except KeyboardInterrupt:
+        interrupted = True
+    writer.end()
+    if legend := writer.legend():
+        print(legend, file=sys.stderr)
+    if stats:
+        print_stats(decoder.stats, ended)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+def _compare(
+    model: Model,
+    sampling: Sampling,
+    speculation: Speculation,
+    references: Sequence[str],
+    limits: _Limits,
+    *,
+    pairs: int,
+    json_: bool,
+) -> None:
+    """Run both ways in turn."""
+    import secrets
+
+    from quoth.cli._compare import run_comparison
+
+    if sampling.temperature > 0 and sampling.seed is None:
+        sampling = dataclasses.replace(sampling, seed=secrets.randbits(64))
+        note(f"seed {sampling.seed}")
+    same = run_comparison(
+        model.tokenizer,
+        lambda: _decoder(model, sampling, None, ()),
+        lambda: _decoder(model, sampling, speculation, references),
+        lambda decoder: decoder.generate(limits.prompt, max_tokens=limits.max_tokens, stop=limits.stop),
+        pairs=pairs,
+        json_=json_,
+    )
+    if not same:
+        raise typer.Exit(1)
+
+
+def _decoder(model: Model, sampling: Sampling, speculation: Speculation | None, references: Sequence[str]) -> Decoder:
+    decoder = model.decoder(sampling=sampling, speculation=speculation)
+    for reference in references:
+        decoder.add_reference(reference)
+    return decoder
+
+
+def _biases(entries: Sequence[str]) -> dict[int, float]:
+    """`ID=V` for each token.
+
+    Raises:
+        OptionsError: An entry is something else.
+    """
+    found = {}
+    for entry in entries:
+        id, _, value = entry.partition("=")
+        try:
+            found[int(id)] = float(value)
+        except ValueError:
+            raise OptionsError(f"--logit-bias is {entry!r}, expected ID=V, as in 42=-1.5 or 42=-inf") from None
+    return found
+
+
+def _ended(reason: str | None, stop: str | int | None, tokenizer: Tokenizer) -> str:
+    """Why a generation ended, in words."""
+    if reason == "stop":
+        return f"at token {stop}, {tokenizer.token_text(stop)}" if isinstance(stop, int) else f"at the text {stop!r}"
+    return {"length": "all tokens that were asked for", "context": "the context is full"}.get(reason or "", str(reason))
