@@ -13,10 +13,11 @@
 //! | kind | extras of a block |
 //! | --- | --- |
 //! | F32 | none; the codes are `[k][M]` floats |
-//! | Q32 | `d`; `d·Σ` as f32; `−8·Σ` as i32 (Σ: sum of the codes) |
-//! | Q256 | `d`; 4 pairs of sums of 32 and 8 pairs of sums of 16 as i16 (pair q holds sums `4·(q/2) + q%2` and two further); `−4·Σ` of the 16 sums of 16, then of the 8 sums of 32, as i32 |
+//! | Q32 | `d`; `d·Σ` as f32; `−8·Σ`, `−16·Σ`, `−128·Σ` as i32 (Σ: sum of the codes) |
+//! | Q256 | `d`; 4 pairs of sums of 32 and 8 pairs of sums of 16 as i16 (pair q holds sums `4·(q/2) + q%2` and two further) |
 //!
-//! The ready-made multiples of the sums start an accumulator where a format's offset wants it: an offset costs no instruction of its own.
+//! The ready-made multiples of Σ start an accumulator where a format's offset wants it, so that an offset costs no instruction of its own; the pairs meet
+//! minimums, or scales of formats with an offset, two sub-blocks an instruction.
 
 mod scalar;
 #[cfg(target_arch = "x86_64")]
@@ -34,20 +35,18 @@ pub(crate) use scalar::{pack as pack_scalar, unpack_row};
 pub(crate) use x86::{pack_avx2, pack_avx512};
 
 /// Most rows that one walk over a panel serves.
-pub const MAX_TILE: usize = 12;
+pub const MAX_TILE: usize = 9;
 
 /// Words of extras a block of 32.
-pub(crate) const EXTRAS_32: usize = 3;
+pub(crate) const EXTRAS_32: usize = 5;
+/// The offsets whose multiples of Σ are ready, in the order of the extras from the third on.
+pub(crate) const OFFSETS_32: [i32; 3] = [8, 16, 128];
 /// Words of extras a block of 256.
-pub(crate) const EXTRAS_256: usize = 37;
+pub(crate) const EXTRAS_256: usize = 13;
 /// Where the pairs of sums of 32 begin in the extras of a block of 256.
 pub(crate) const PAIRS_32: usize = 1;
 /// Where the pairs of sums of 16 begin.
 pub(crate) const PAIRS_16: usize = 5;
-/// Where the sums of 16 times −4 begin.
-pub(crate) const NEG4_16: usize = 13;
-/// Where the sums of 32 times −4 begin.
-pub(crate) const NEG4_32: usize = 29;
 
 /// The two sums in pair `q`: `first` and `first + 2`.
 pub(crate) const fn pair_first(q: usize) -> usize {
@@ -77,20 +76,11 @@ impl ActKind {
     }
 }
 
-/// The tiles of `m` rows: first row and number of rows of each, in order. A function of `m` alone.
-///
-/// Up to 9 rows are one tile, and so are 12; 10 to 23 others make two of nearly equal size; more take twelve at a time and split the rest likewise.
+/// The tiles of `m` rows: first row and number of rows of each, in order. A function of `m` alone: as few as [`MAX_TILE`] allows, of nearly equal size.
 pub fn tiles(m: usize) -> impl Iterator<Item = (usize, usize)> + Clone {
-    let mut first = 0;
-    std::iter::from_fn(move || {
-        let left = m - first;
-        let rows = match left {
-            0 => return None,
-            1..=9 | 12 => left,
-            10..=23 => left.div_ceil(2).min(9),
-            _ => MAX_TILE,
-        };
-        first += rows;
-        Some((first - rows, rows))
+    let count = m.div_ceil(MAX_TILE);
+    (0..count).map(move |i| {
+        let first = m * i / count;
+        (first, m * (i + 1) / count - first)
     })
 }

@@ -1,6 +1,6 @@
 //! The packing formula as plain code: the specification.
 
-use super::{AMAX_MIN, ActKind, EXTRAS_32, EXTRAS_256, NEG4_16, NEG4_32, PAIRS_16, PAIRS_32, pair_first};
+use super::{AMAX_MIN, ActKind, EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32, pair_first};
 
 /// Packs one tile: `x` holds its rows, `k` floats each; `out` has `rows · row_words` words.
 pub(crate) fn pack(kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
@@ -56,7 +56,9 @@ fn pack_row_32(row: &[f32], m: usize, r: usize, out: &mut [u32]) {
         let at = extras + b * EXTRAS_32 * m + r;
         out[at] = d.to_bits();
         out[at + m] = (d * total as f32).to_bits();
-        out[at + 2 * m] = (-8 * total) as u32;
+        for (i, offset) in OFFSETS_32.into_iter().enumerate() {
+            out[at + (2 + i) * m] = (-offset * total) as u32;
+        }
     }
 }
 
@@ -76,8 +78,6 @@ fn pack_row_256(row: &[f32], m: usize, r: usize, out: &mut [u32]) {
         };
         (0..4).for_each(|q| put(PAIRS_32 + q, pair(&sums_32, q)));
         (0..8).for_each(|q| put(PAIRS_16 + q, pair(&sums_16, q)));
-        (0..16).for_each(|s| put(NEG4_16 + s, (-4 * sums_16[s]) as u32));
-        (0..8).for_each(|s| put(NEG4_32 + s, (-4 * sums_32[s]) as u32));
     }
 }
 

@@ -3,7 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::{
-    AMAX_MIN, ActKind, EXTRAS_32, EXTRAS_256, NEG4_16, NEG4_32, PAIRS_16, PAIRS_32, pack_scalar, pair_first, shorten,
+    AMAX_MIN, ActKind, EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32, pack_scalar, pair_first, shorten,
 };
 
 /// What a set does to one block: `codes` gets as many bytes as `x` has floats (a multiple of 32), `sums` the sum of each 16 of them; returns `d`.
@@ -52,7 +52,9 @@ unsafe fn pack(quantize: QuantizeFn, kind: ActKind, x: &[f32], k: usize, out: &m
                 let e = &mut extras[b * EXTRAS_32 * m + r..];
                 e[0] = d.to_bits();
                 e[m] = (d * total as f32).to_bits();
-                e[2 * m] = (-8 * total) as u32;
+                for (i, offset) in OFFSETS_32.into_iter().enumerate() {
+                    e[(2 + i) * m] = (-offset * total) as u32;
+                }
             } else {
                 put_extras_256(d, &sums, &mut extras[b * EXTRAS_256 * m + r..], m);
             }
@@ -71,10 +73,6 @@ fn put_extras_256(d: f32, sums_16: &[i32; 16], e: &mut [u32], m: usize) {
     }
     for q in 0..8 {
         e[(PAIRS_16 + q) * m] = pair(sums_16, q);
-        e[(NEG4_32 + q) * m] = (-4 * sums_32[q]) as u32;
-    }
-    for (s, sum) in sums_16.iter().enumerate() {
-        e[(NEG4_16 + s) * m] = (-4 * sum) as u32;
     }
 }
 

@@ -7,7 +7,7 @@
 use std::arch::x86_64::*;
 
 use super::{Tile, TileFn};
-use crate::act::{EXTRAS_32, EXTRAS_256, NEG4_16, NEG4_32, PAIRS_16, PAIRS_32};
+use crate::act::{EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32};
 use crate::attend::{CHUNK, Values};
 use crate::format::{Bf16, Block, F16, F32, Format, I8, PANEL, SmallBlock, SuperBlock, with_shape};
 
@@ -36,11 +36,11 @@ pub(crate) trait Super256: SuperBlock {
     /// `words` and `halves` must point to the panel words and halves of a whole block, and the CPU must have AVX2.
     unsafe fn scales(words: *const u8, halves: *const u8) -> [__m256i; 16];
 
-    /// As [`crate::matmul::avx512::Super512::mins`].
+    /// As [`crate::matmul::avx512::Super512::pairs`]; not asked for where levels are signed.
     ///
     /// # Safety
     /// As [`Self::scales`].
-    unsafe fn mins(words: *const u8) -> [__m256i; 8];
+    unsafe fn pairs(words: *const u8, halves: *const u8) -> [__m256i; 8];
 
     /// As [`crate::matmul::avx512::Super512::codes`], or signed levels if [`Self::MOST`] is 128.
     ///
@@ -278,10 +278,9 @@ macro_rules! kernels {
                         let h = half_area.add(b * half_bytes);
                         let d = halves(h);
                         for (r, acc) in acc.iter_mut().enumerate() {
-                            let sum = match F::OFFSET {
-                                8 => word(e.add(2 * m + r)),
-                                16 => _mm256_slli_epi32::<1>(word(e.add(2 * m + r))),
-                                // None, or levels that are signed already.
+                            let sum = match OFFSETS_32.iter().position(|o| *o == F::OFFSET) {
+                                // Signed levels need none.
+                                Some(i) if F::MOST < 128 => word(e.add((2 + i) * m + r)),
                                 _ => _mm256_setzero_si256(),
                             };
                             let sum = add::<F>(sum, &codes, a.add(r), m);
@@ -359,10 +358,28 @@ macro_rules! kernels {
                         let scales = F::scales(words, h);
                         let mut sum = [_mm256_setzero_si256(); R];
                         for half in 0..2 {
-                            run::<F, R, 0>(words, &scales, half, a, e, m, &mut sum);
-                            run::<F, R, 1>(words, &scales, half, a, e, m, &mut sum);
-                            run::<F, R, 2>(words, &scales, half, a, e, m, &mut sum);
-                            run::<F, R, 3>(words, &scales, half, a, e, m, &mut sum);
+                            run::<F, R, 0>(words, &scales, half, a, m, &mut sum);
+                            run::<F, R, 1>(words, &scales, half, a, m, &mut sum);
+                            run::<F, R, 2>(words, &scales, half, a, m, &mut sum);
+                            run::<F, R, 3>(words, &scales, half, a, m, &mut sum);
+                        }
+                        let mut least = [_mm256_setzero_si256(); R];
+                        let offset = if F::MOST < 128 { F::OFFSET } else { 0 };
+                        if F::MIN || offset != 0 {
+                            let pairs = F::pairs(words, h);
+                            let (count, first) = if F::SUB == 32 { (4, PAIRS_32) } else { (8, PAIRS_16) };
+                            for (q, pair) in pairs[..count].iter().enumerate() {
+                                for (r, least) in least.iter_mut().enumerate() {
+                                    let sums = word(e.add((first + q) * m + r));
+                                    *least = _mm256_add_epi32(*least, _mm256_madd_epi16(*pair, sums));
+                                }
+                            }
+                        }
+                        if offset != 0 {
+                            let shift = _mm_cvtsi32_si128(offset.trailing_zeros() as i32);
+                            for (sum, least) in sum.iter_mut().zip(&least) {
+                                *sum = _mm256_sub_epi32(*sum, _mm256_sll_epi32(*least, shift));
+                            }
                         }
                         let d = halves(h);
                         for r in 0..R {
@@ -370,17 +387,10 @@ macro_rules! kernels {
                             acc[r] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[r]), acc[r]);
                         }
                         if F::MIN {
-                            let mins = F::mins(words);
                             let dmin = halves(h.add(2 * PANEL));
-                            let (pairs, first) = if F::SUB == 32 { (4, PAIRS_32) } else { (8, PAIRS_16) };
-                            for (r, acc) in acc.iter_mut().enumerate() {
-                                let mut least = _mm256_setzero_si256();
-                                for (q, min) in mins[..pairs].iter().enumerate() {
-                                    let sums = word(e.add((first + q) * m + r));
-                                    least = _mm256_add_epi32(least, _mm256_madd_epi16(*min, sums));
-                                }
+                            for r in 0..R {
                                 let scale = _mm256_mul_ps(dmin, number(e.add(r)));
-                                *acc = _mm256_fnmadd_ps(scale, _mm256_cvtepi32_ps(least), *acc);
+                                acc[r] = _mm256_fnmadd_ps(scale, _mm256_cvtepi32_ps(least[r]), acc[r]);
                             }
                         }
                     }
@@ -398,7 +408,6 @@ macro_rules! kernels {
                 scales: &[__m256i; 16],
                 half: usize,
                 a: *const u32,
-                e: *const u32,
                 m: usize,
                 sum: &mut [__m256i; R],
             ) {
@@ -410,14 +419,8 @@ macro_rules! kernels {
                     let groups = F::SUB / 4;
                     for part in 0..parts {
                         let s = (4 * half + RUN) * parts + part;
-                        let first = if F::SUB == 32 { NEG4_32 } else { NEG4_16 };
                         for (r, sum) in sum.iter_mut().enumerate() {
-                            let start = match F::OFFSET {
-                                4 => word(e.add((first + s) * m + r)),
-                                32 => _mm256_slli_epi32::<3>(word(e.add((first + s) * m + r))),
-                                // None, or levels that are signed already.
-                                _ => _mm256_setzero_si256(),
-                            };
+                            let start = _mm256_setzero_si256();
                             let codes = &codes[part * groups..(part + 1) * groups];
                             let at = a.add(part * groups * m + r);
                             let sub = match F::MOST {

@@ -7,9 +7,9 @@ use crate::matmul::avx512::{Small512, nibbles};
 
 impl Small512 for Iq4Nl {
     #[inline(always)]
-    unsafe fn codes(words: *const u8) -> [__m512i; 8] {
+    unsafe fn codes<const G: usize>(words: *const u8) -> __m512i {
         // SAFETY: four words by the caller.
-        unsafe { levels(words, 0) }
+        unsafe { levels::<G>(words, 0) }
     }
 }
 
@@ -24,18 +24,15 @@ const LEVELS: [u8; 16] = {
     levels
 };
 
-/// Codes of a 32-wide block of nibbles in words `first .. first + 4`.
+/// Codes of group `G` of a 32-wide block of nibbles in words `first .. first + 4`.
 ///
 /// # Safety
-/// `words` must have those words of 16 rows.
+/// `words` must have those words of 16 rows, `G` be below 8.
 #[inline(always)]
-pub(in crate::format) unsafe fn levels(words: *const u8, first: usize) -> [__m512i; 8] {
+pub(in crate::format) unsafe fn levels<const G: usize>(words: *const u8, first: usize) -> __m512i {
     // SAFETY: the words by the caller; the table is 16 readable bytes.
     unsafe {
         let table = _mm512_broadcast_i32x4(_mm_loadu_si128(LEVELS.as_ptr().cast()));
-        nibbles(words, first).map(
-            #[inline(always)]
-            |n| _mm512_shuffle_epi8(table, n),
-        )
+        _mm512_shuffle_epi8(table, nibbles::<G>(words, first))
     }
 }

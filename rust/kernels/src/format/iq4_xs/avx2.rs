@@ -30,8 +30,8 @@ impl Super256 for Iq4Xs {
     }
 
     #[inline(always)]
-    unsafe fn mins(_words: *const u8) -> [__m256i; 8] {
-        // SAFETY: no memory is touched.
+    unsafe fn pairs(_words: *const u8, _halves: *const u8) -> [__m256i; 8] {
+        // SAFETY: no memory is touched. Levels are signed already, so there is no offset to make good.
         unsafe { [_mm256_setzero_si256(); 8] }
     }
 

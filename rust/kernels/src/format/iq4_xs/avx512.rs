@@ -8,6 +8,7 @@ use crate::matmul::avx512::{Super512, load};
 
 impl Super512 for Iq4Xs {
     const SUB: usize = 32;
+    const RUNS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 
     #[inline(always)]
     unsafe fn scales(words: *const u8, halves: *const u8) -> [__m512i; 16] {
@@ -29,14 +30,26 @@ impl Super512 for Iq4Xs {
     }
 
     #[inline(always)]
-    unsafe fn mins(_words: *const u8) -> [__m512i; 8] {
-        // SAFETY: no memory is touched.
-        unsafe { [_mm512_setzero_si512(); 8] }
+    unsafe fn pairs(words: *const u8, halves: *const u8) -> [__m512i; 8] {
+        // SAFETY: as above. Pair q holds scales 4·(q/2) + q%2 and two further.
+        unsafe {
+            let scales = Self::scales(words, halves);
+            let mut pairs = [_mm512_setzero_si512(); 8];
+            for (q, pair) in pairs.iter_mut().enumerate().take(4) {
+                let first = crate::act::pair_first(q);
+                let low = _mm512_and_si512(scales[first], _mm512_set1_epi32(0xffff));
+                *pair = _mm512_or_si512(low, _mm512_slli_epi32::<16>(scales[first + 2]));
+            }
+            pairs
+        }
     }
 
     #[inline(always)]
-    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize) -> [__m512i; 8] {
-        // SAFETY: sub-block `4 · half + RUN` has four words after the first.
-        unsafe { levels(words, 1 + 4 * (4 * half + RUN)) }
+    unsafe fn codes<const P: usize, const G: usize>(words: *const u8, half: usize) -> [__m512i; 2] {
+        // SAFETY: each sub-block has four words, after the first.
+        unsafe {
+            let first = 1 + 4 * (4 * half + 2 * P);
+            [levels::<G>(words, first), levels::<G>(words, first + 4)]
+        }
     }
 }

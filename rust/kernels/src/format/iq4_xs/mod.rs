@@ -1,7 +1,7 @@
 //! IQ4_XS: `w = d·(s − 32)·TABLE[nibble]`, 8 sub-blocks of 32 with six-bit scales s. 136 bytes: d, the upper two bits of the scales (2 bytes), their
 //! lower four bits (4 bytes), the nibbles.
 //!
-//! Integers: |Σ scale·Σ (code − 128)·a| ≤ 8·32·(32·127·127) = 132,128,768: exact in i32.
+//! Integers: |Σ scale·Σ code·a| ≤ 32·241·127·256 = 250,734,592, and 128·|Σ scale·Σ a| ≤ 133,169,152: exact in i32.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

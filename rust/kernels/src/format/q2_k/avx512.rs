@@ -3,11 +3,12 @@
 use std::arch::x86_64::*;
 
 use super::Q2K;
-use crate::format::q3_k::avx512::pairs;
+use crate::format::q3_k::avx512::two_pairs;
 use crate::matmul::avx512::{Super512, load};
 
 impl Super512 for Q2K {
     const SUB: usize = 16;
+    const RUNS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 
     #[inline(always)]
     unsafe fn scales(words: *const u8, _halves: *const u8) -> [__m512i; 16] {
@@ -27,7 +28,7 @@ impl Super512 for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn mins(words: *const u8) -> [__m512i; 8] {
+    unsafe fn pairs(words: *const u8, _halves: *const u8) -> [__m512i; 8] {
         // SAFETY: as above. Pairs (0, 2) and (1, 3) of each word, as the activations' sums are paired.
         unsafe {
             let mask = _mm512_set1_epi32(0x000f_000f);
@@ -42,8 +43,8 @@ impl Super512 for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize) -> [__m512i; 8] {
+    unsafe fn codes<const P: usize, const G: usize>(words: *const u8, half: usize) -> [__m512i; 2] {
         // SAFETY: 8 words of pairs a half, after the four of scales.
-        unsafe { pairs::<RUN>(words, 4 + 8 * half) }
+        unsafe { two_pairs::<P>(words, 4 + 8 * half + G) }
     }
 }

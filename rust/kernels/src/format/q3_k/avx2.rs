@@ -11,27 +11,11 @@ impl Super256 for Q3K {
 
     #[inline(always)]
     unsafe fn scales(words: *const u8, _halves: *const u8) -> [__m256i; 16] {
-        // SAFETY: words 24 and 25 hold the low nibbles, word 26 the upper pairs, by the caller.
+        // SAFETY: passed on.
         unsafe {
-            let nibble = _mm256_set1_epi32(0x0f0f_0f0f);
-            let (first, second, upper) = (load(words, 24), load(words, 25), load(words, 26));
-            let low = [
-                _mm256_and_si256(first, nibble),
-                _mm256_and_si256(second, nibble),
-                _mm256_and_si256(_mm256_srli_epi32::<4>(first), nibble),
-                _mm256_and_si256(_mm256_srli_epi32::<4>(second), nibble),
-            ];
-            let pair = _mm256_set1_epi32(0x3030_3030);
-            let high = [
-                _mm256_and_si256(_mm256_slli_epi32::<4>(upper), pair),
-                _mm256_and_si256(_mm256_slli_epi32::<2>(upper), pair),
-                _mm256_and_si256(upper, pair),
-                _mm256_and_si256(_mm256_srli_epi32::<2>(upper), pair),
-            ];
             let (byte, offset) = (_mm256_set1_epi32(255), _mm256_set1_epi32(32));
             let mut scales = [_mm256_setzero_si256(); 16];
-            for q in 0..4 {
-                let four = _mm256_or_si256(low[q], high[q]);
+            for (q, four) in packed_scales(words).into_iter().enumerate() {
                 scales[4 * q] = _mm256_sub_epi32(_mm256_and_si256(four, byte), offset);
                 scales[4 * q + 1] = _mm256_sub_epi32(_mm256_and_si256(_mm256_srli_epi32::<8>(four), byte), offset);
                 scales[4 * q + 2] = _mm256_sub_epi32(_mm256_and_si256(_mm256_srli_epi32::<16>(four), byte), offset);
@@ -42,9 +26,17 @@ impl Super256 for Q3K {
     }
 
     #[inline(always)]
-    unsafe fn mins(_words: *const u8) -> [__m256i; 8] {
-        // SAFETY: no memory is touched.
-        unsafe { [_mm256_setzero_si256(); 8] }
+    unsafe fn pairs(words: *const u8, _halves: *const u8) -> [__m256i; 8] {
+        // SAFETY: passed on.
+        unsafe {
+            let (bytes, offset) = (_mm256_set1_epi16(255), _mm256_set1_epi16(32));
+            let mut pairs = [_mm256_setzero_si256(); 8];
+            for (q, four) in packed_scales(words).into_iter().enumerate() {
+                pairs[2 * q] = _mm256_sub_epi16(_mm256_and_si256(four, bytes), offset);
+                pairs[2 * q + 1] = _mm256_sub_epi16(_mm256_srli_epi16::<8>(four), offset);
+            }
+            pairs
+        }
     }
 
     #[inline(always)]
@@ -58,6 +50,29 @@ impl Super256 for Q3K {
             }
             codes
         }
+    }
+}
+
+/// Byte j of word q is scale 4q + j, not yet less 32.
+#[inline(always)]
+unsafe fn packed_scales(words: *const u8) -> [__m256i; 4] {
+    // SAFETY: words 24 and 25 hold the low nibbles, word 26 the upper pairs, by the caller.
+    unsafe {
+        let nibble = _mm256_set1_epi32(0x0f0f_0f0f);
+        let (first, second, upper) = (load(words, 24), load(words, 25), load(words, 26));
+        let low = [
+            _mm256_and_si256(first, nibble),
+            _mm256_and_si256(second, nibble),
+            _mm256_and_si256(_mm256_srli_epi32::<4>(first), nibble),
+            _mm256_and_si256(_mm256_srli_epi32::<4>(second), nibble),
+        ];
+        let pair = _mm256_set1_epi32(0x3030_3030);
+        [
+            _mm256_or_si256(low[0], _mm256_and_si256(_mm256_slli_epi32::<4>(upper), pair)),
+            _mm256_or_si256(low[1], _mm256_and_si256(_mm256_slli_epi32::<2>(upper), pair)),
+            _mm256_or_si256(low[2], _mm256_and_si256(upper, pair)),
+            _mm256_or_si256(low[3], _mm256_and_si256(_mm256_srli_epi32::<2>(upper), pair)),
+        ]
     }
 }
 

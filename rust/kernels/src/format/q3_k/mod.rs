@@ -4,7 +4,7 @@
 //! Each half of 128 weights has 32 bytes of pairs, whose pairs 0–3 serve its four runs of 32; bit `4·half + run` of byte l of the third bits belongs to
 //! weight l of that run.
 //!
-//! Integers: |Σ (s − 32)·Σ (code − 4)·a| ≤ 32·4·127·256 = 4,161,536: exact in i32.
+//! Integers: |Σ (s − 32)·Σ code·a| ≤ 32·7·127·256 = 7,282,688, and 4·|Σ (s − 32)·Σ a| ≤ 4,161,536: exact in i32.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

@@ -7,8 +7,8 @@ use crate::matmul::avx512::{Small512, nibbles};
 
 impl Small512 for Q4_1 {
     #[inline(always)]
-    unsafe fn codes(words: *const u8) -> [__m512i; 8] {
+    unsafe fn codes<const G: usize>(words: *const u8) -> __m512i {
         // SAFETY: four words by the caller.
-        unsafe { nibbles(words, 0) }
+        unsafe { nibbles::<G>(words, 0) }
     }
 }

@@ -16,7 +16,7 @@ impl Super256 for Q4K {
     }
 
     #[inline(always)]
-    unsafe fn mins(words: *const u8) -> [__m256i; 8] {
+    unsafe fn pairs(words: *const u8, _halves: *const u8) -> [__m256i; 8] {
         // SAFETY: as above.
         unsafe { six_bit_mins(words) }
     }

@@ -3,10 +3,11 @@
 use std::arch::x86_64::*;
 
 use super::Q4K;
-use crate::matmul::avx512::{Super512, load, run_of_nibbles};
+use crate::matmul::avx512::{Super512, both_nibbles, load};
 
 impl Super512 for Q4K {
     const SUB: usize = 32;
+    const RUNS: [[usize; 2]; 2] = [[0, 1], [2, 3]];
 
     #[inline(always)]
     unsafe fn scales(words: *const u8, _halves: *const u8) -> [__m512i; 16] {
@@ -15,32 +16,15 @@ impl Super512 for Q4K {
     }
 
     #[inline(always)]
-    unsafe fn mins(words: *const u8) -> [__m512i; 8] {
+    unsafe fn pairs(words: *const u8, _halves: *const u8) -> [__m512i; 8] {
         // SAFETY: as above.
         unsafe { six_bit_mins(words) }
     }
 
     #[inline(always)]
-    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize) -> [__m512i; 8] {
+    unsafe fn codes<const P: usize, const G: usize>(words: *const u8, half: usize) -> [__m512i; 2] {
         // SAFETY: two sub-blocks share eight words, after the three of scales.
-        unsafe { sub_nibbles::<RUN>(words, 3, half) }
-    }
-}
-
-/// Nibbles of sub-block `4 · half + RUN`, of words that start at `first`.
-///
-/// # Safety
-/// `words` must have the words of 16 rows.
-#[inline(always)]
-pub(in crate::format) unsafe fn sub_nibbles<const RUN: usize>(
-    words: *const u8,
-    first: usize,
-    half: usize,
-) -> [__m512i; 8] {
-    let at = first + 8 * (2 * half + RUN / 2);
-    // SAFETY: passed on.
-    unsafe {
-        if RUN.is_multiple_of(2) { run_of_nibbles::<false>(words, at) } else { run_of_nibbles::<true>(words, at) }
+        unsafe { both_nibbles(words, 3 + 8 * (2 * half + P) + G) }
     }
 }
 

@@ -8,8 +8,8 @@ use crate::matmul::avx512::Small512;
 
 impl Small512 for Q5_1 {
     #[inline(always)]
-    unsafe fn codes(words: *const u8) -> [__m512i; 8] {
+    unsafe fn codes<const G: usize>(words: *const u8) -> __m512i {
         // SAFETY: five words by the caller.
-        unsafe { five_bits(words) }
+        unsafe { five_bits::<G>(words) }
     }
 }

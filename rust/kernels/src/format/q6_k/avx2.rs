@@ -26,9 +26,17 @@ impl Super256 for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn mins(_words: *const u8) -> [__m256i; 8] {
-        // SAFETY: no memory is touched.
-        unsafe { [_mm256_setzero_si256(); 8] }
+    unsafe fn pairs(words: *const u8, _halves: *const u8) -> [__m256i; 8] {
+        // SAFETY: as above. Bytes 0 and 2 of a word, then 1 and 3, sign-extended.
+        unsafe {
+            let mut pairs = [_mm256_setzero_si256(); 8];
+            for q in 0..4 {
+                let four = load(words, 48 + q);
+                pairs[2 * q] = _mm256_srai_epi16::<8>(_mm256_slli_epi16::<8>(four));
+                pairs[2 * q + 1] = _mm256_srai_epi16::<8>(four);
+            }
+            pairs
+        }
     }
 
     #[inline(always)]

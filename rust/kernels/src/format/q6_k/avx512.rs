@@ -3,10 +3,11 @@
 use std::arch::x86_64::*;
 
 use super::Q6K;
-use crate::matmul::avx512::{Super512, load, run_of_nibbles};
+use crate::matmul::avx512::{Super512, both_nibbles, load};
 
 impl Super512 for Q6K {
     const SUB: usize = 16;
+    const RUNS: [[usize; 2]; 2] = [[0, 2], [1, 3]];
 
     #[inline(always)]
     unsafe fn scales(words: *const u8, _halves: *const u8) -> [__m512i; 16] {
@@ -25,31 +26,36 @@ impl Super512 for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn mins(_words: *const u8) -> [__m512i; 8] {
-        // SAFETY: no memory is touched.
-        unsafe { [_mm512_setzero_si512(); 8] }
+    unsafe fn pairs(words: *const u8, _halves: *const u8) -> [__m512i; 8] {
+        // SAFETY: as above. Bytes 0 and 2 of a word, then 1 and 3, sign-extended.
+        unsafe {
+            let mut pairs = [_mm512_setzero_si512(); 8];
+            for q in 0..4 {
+                let four = load(words, 48 + q);
+                pairs[2 * q] = _mm512_srai_epi16::<8>(_mm512_slli_epi16::<8>(four));
+                pairs[2 * q + 1] = _mm512_srai_epi16::<8>(four);
+            }
+            pairs
+        }
     }
 
     #[inline(always)]
-    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize) -> [__m512i; 8] {
+    unsafe fn codes<const P: usize, const G: usize>(words: *const u8, half: usize) -> [__m512i; 2] {
         // SAFETY: 16 words of nibbles and 8 of upper pairs a half, by the caller.
         unsafe {
-            let at = 16 * half + 8 * (RUN % 2);
-            let mut codes =
-                if RUN < 2 { run_of_nibbles::<false>(words, at) } else { run_of_nibbles::<true>(words, at) };
+            let codes = both_nibbles(words, 16 * half + 8 * P + G);
+            let pairs = load(words, 32 + 8 * half + G);
             let mask = _mm512_set1_epi8(0x30);
-            for (w, code) in codes.iter_mut().enumerate() {
-                let pairs = load(words, 32 + 8 * half + w);
-                let upper = match RUN {
-                    0 => _mm512_slli_epi16::<4>(pairs),
-                    1 => _mm512_slli_epi16::<2>(pairs),
-                    2 => pairs,
-                    _ => _mm512_srli_epi16::<2>(pairs),
-                };
-                // code | (upper & mask)
-                *code = _mm512_ternarylogic_epi32::<0xf8>(*code, upper, mask);
-            }
-            codes
+            let upper = if P == 0 {
+                [_mm512_slli_epi16::<4>(pairs), pairs]
+            } else {
+                [_mm512_slli_epi16::<2>(pairs), _mm512_srli_epi16::<2>(pairs)]
+            };
+            // code | (upper & mask)
+            [
+                _mm512_ternarylogic_epi32::<0xf8>(codes[0], upper[0], mask),
+                _mm512_ternarylogic_epi32::<0xf8>(codes[1], upper[1], mask),
+            ]
         }
     }
 }

@@ -4,7 +4,7 @@
 //! Each half of 128 weights has 64 low bytes and 32 upper bytes; its four runs of 32 weights take: low nibbles of bytes 0–31, low nibbles of bytes
 //! 32–63, high nibbles of bytes 0–31, high nibbles of bytes 32–63; and the bit pairs 0, 1, 2, 3 of the upper bytes.
 //!
-//! Integers: |Σ s·Σ (code − 32)·a| ≤ 128·32·127·256 = 133,169,152: exact in i32.
+//! Integers: |Σ s·Σ code·a| ≤ 128·63·127·256 = 262,176,768, and 32·|Σ s·Σ a| ≤ 133,169,152: exact in i32.
 
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx2;

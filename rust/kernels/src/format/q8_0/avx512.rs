@@ -7,15 +7,8 @@ use crate::matmul::avx512::{Small512, load};
 
 impl Small512 for Q8_0 {
     #[inline(always)]
-    unsafe fn codes(words: *const u8) -> [__m512i; 8] {
+    unsafe fn codes<const G: usize>(words: *const u8) -> __m512i {
         // SAFETY: eight words by the caller.
-        unsafe {
-            let shift = _mm512_set1_epi8(-128);
-            let mut codes = [shift; 8];
-            for (w, code) in codes.iter_mut().enumerate() {
-                *code = _mm512_xor_si512(load(words, w), shift);
-            }
-            codes
-        }
+        unsafe { _mm512_xor_si512(load(words, G), _mm512_set1_epi8(-128)) }
     }
 }
