@@ -1,0 +1,61 @@
+# The two commands of a newcomer are `make demo` and `make test`. Each sets up what it needs in a venv of its own.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+export VIRTUAL_ENV := $(abspath $(VENV))
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: demo test test-rust test-python bench lint format clean
+
+demo: $(VENV)/release
+	$(BIN)/quoth pull smollm2
+	$(BIN)/quoth generate smollm2 --max-tokens 160 --file examples/demo.txt
+	@echo
+	$(BIN)/quoth generate smollm2 --max-tokens 160 --file examples/demo.txt --compare
+
+test: test-rust test-python
+
+test-rust:
+	cargo test --workspace --quiet
+
+test-python: $(VENV)/tests
+	$(BIN)/maturin develop --quiet
+	@rm -f $(VENV)/release
+	$(BIN)/quoth pull smollm2
+	$(BIN)/pytest
+
+bench: $(VENV)/release
+	$(BIN)/quoth bench speed smollm2
+	$(BIN)/quoth bench verify smollm2
+	cargo bench -p quoth-benches
+
+lint: $(VENV)/tests
+	cargo fmt --all --check
+	cargo clippy --workspace --all-targets --quiet -- -D warnings
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(VENV)/tests
+	cargo fmt --all
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf $(VENV) target
+
+$(VENV)/venv:
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip
+	touch $@
+
+# The optimised package, rebuilt when a source is newer.
+$(VENV)/release: $(VENV)/venv pyproject.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
+	$(BIN)/pip install --quiet 'maturin>=1.9,<2'
+	$(BIN)/maturin develop --release --quiet
+	touch $@
+
+$(VENV)/tests: $(VENV)/venv requirements-test.txt
+	$(BIN)/pip install --quiet --requirement requirements-test.txt
+	touch $@
