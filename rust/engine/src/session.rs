@@ -48,8 +48,8 @@ impl Session {
         self.cache.is_empty()
     }
 
-    /// Appends tokens and gives each row of logits, or the last, to `each` with the index of its token. Long inputs go in several passes, with the same bits.
-    /// `progress` is asked after every pass with the tokens done; false stops.
+    /// Appends tokens and writes their rows of logits, all of them or the last, to `logits`, `[rows][n_vocab]`. Long inputs go in several passes, with the
+    /// same bits. `progress` is asked after every pass with the tokens done; false stops.
     ///
     /// # Errors
     /// No token is given, one is out of range, the context is full, or the caller stopped. The session then holds what it held before.
@@ -57,18 +57,21 @@ impl Session {
         &mut self,
         tokens: &[u32],
         want: Want,
-        each: &mut dyn FnMut(usize, &mut [f32]),
+        logits: &mut [f32],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<()> {
+        let (before, n_ctx, n_vocab) = (self.cache.len(), self.cache.n_ctx(), self.model.config().n_vocab);
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
-        let before = self.cache.len();
-        let n_ctx = self.cache.n_ctx();
+        // Check before the first pass, so that a bad token late in the input costs no work.
+        if let Some((i, &token)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= n_vocab) {
+            return Err(Error::TokenRange { token, pos: before + i, last: n_vocab - 1 });
+        }
         if before + tokens.len() > n_ctx {
             return Err(Error::ContextFull { cached: before, asked: tokens.len(), n_ctx });
         }
-        let result = self.passes(tokens, want, each, progress);
+        let result = self.passes(tokens, want, logits, progress);
         if result.is_err() {
             self.cache.truncate(before)?;
         }
@@ -79,29 +82,23 @@ impl Session {
         &mut self,
         tokens: &[u32],
         want: Want,
-        each: &mut dyn FnMut(usize, &mut [f32]),
+        logits: &mut [f32],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<()> {
         let n_vocab = self.model.config().n_vocab;
-        // Check before the first pass, so that a bad token late in the input costs no work.
-        if let Some((i, &token)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= n_vocab) {
-            return Err(Error::TokenRange { token, pos: self.cache.len() + i, last: n_vocab - 1 });
-        }
-        let mut done = 0;
+        let (mut done, mut written) = (0, 0);
         for part in tokens.chunks(MAX_ROWS) {
-            let mut span = [Span { cache: &mut self.cache, tokens: part }];
-            let last = done + part.len() == tokens.len();
-            let want = if want == Want::Last && !last { Want::None } else { want };
-            let logits = self.model.forward(&mut span, want, &mut self.scratch)?;
             done += part.len();
-            match want {
-                Want::All => {
-                    let first = done - part.len();
-                    logits.chunks_exact_mut(n_vocab).enumerate().for_each(|(i, row)| each(first + i, row));
-                }
-                Want::Last => each(done - 1, logits),
-                Want::None => {}
-            }
+            let want = if want == Want::Last && done < tokens.len() { Want::None } else { want };
+            let rows = match want {
+                Want::All => part.len(),
+                Want::Last => 1,
+                Want::None => 0,
+            };
+            let out = &mut logits[written * n_vocab..(written + rows) * n_vocab];
+            let mut span = [Span { cache: &mut self.cache, tokens: part }];
+            self.model.forward(&mut span, want, &mut self.scratch, out)?;
+            written += rows;
             if !progress(done) && done < tokens.len() {
                 return Err(Error::Cancelled);
             }

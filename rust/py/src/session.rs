@@ -56,7 +56,7 @@ impl Session {
         let mut session = self.lock(py)?;
         let n_vocab = session.model().config().n_vocab;
         let n_rows = if want == Want::All { tokens.len() } else { tokens.len().min(1) };
-        // Refuse before sizing the result: what cannot fit must not cost its memory first.
+        // Refuse before sizing the result: what cannot fit must not cost its memory first. The engine refuses the rest.
         if session.len() + tokens.len() > session.cache().n_ctx() {
             let error = quoth_engine::Error::ContextFull {
                 cached: session.len(),
@@ -65,17 +65,14 @@ impl Session {
             };
             return Err(crate::errors::to_py(py, error));
         }
-        let array = PyArray2::<f32>::zeros(py, [n_rows, n_vocab], false);
+        // SAFETY: every element is written by the forward below, or the array is dropped unread.
+        let array = unsafe { PyArray2::<f32>::new(py, [n_rows, n_vocab], false) };
         let mut view = array.readwrite();
         let out = view.as_slice_mut().map_err(|e| crate::errors::internal(py, e.to_string()))?;
         let raised = Mutex::new(None);
         let session = &mut *session;
         guarded(py, &raised, || {
-            let mut each = |i: usize, row: &mut [f32]| {
-                let at = if want == Want::All { i * n_vocab } else { 0 };
-                out[at..at + n_vocab].copy_from_slice(row);
-            };
-            session.forward(&tokens, want, &mut each, &mut |_| crate::errors::no_signal(&raised))
+            session.forward(&tokens, want, out, &mut |_| crate::errors::no_signal(&raised))
         })?;
         drop(view);
         Ok(array)

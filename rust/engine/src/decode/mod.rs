@@ -55,6 +55,8 @@ pub struct Decoder {
     vocab: Arc<Vocab>,
     cache: KvCache,
     scratch: Scratch,
+    /// Rows of the last forward.
+    logits: Vec<f32>,
     /// Prompt and committed tokens; all but the last are cached (I1). Empty before the first request.
     history: Vec<u32>,
     sampler: Sampler,
@@ -97,6 +99,7 @@ impl Decoder {
             vocab,
             cache,
             scratch: Scratch::default(),
+            logits: Vec::new(),
             history: Vec::new(),
             sampler,
             drafter,

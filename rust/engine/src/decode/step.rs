@@ -105,8 +105,11 @@ impl Decoder {
         while done < prompt.len() {
             let part = &prompt[done..prompt.len().min(done + MAX_ROWS)];
             let want = if done + part.len() == prompt.len() { Want::Last } else { Want::None };
+            let n_vocab = self.model.config().n_vocab;
+            let rows = if want == Want::Last { n_vocab } else { 0 };
+            self.logits.resize(rows.max(self.logits.len()), 0.0);
             let mut span = [Span { cache: &mut self.cache, tokens: part }];
-            self.model.forward(&mut span, want, &mut self.scratch)?;
+            self.model.forward(&mut span, want, &mut self.scratch, &mut self.logits[..rows])?;
             done += part.len();
             self.stats.prefill_tokens += part.len() as u64;
             if !progress(done, prompt.len()) && done < prompt.len() {
@@ -126,7 +129,7 @@ impl Decoder {
             &mut self.history,
             &mut self.stats,
             turn,
-            self.scratch.logits_mut(n_vocab),
+            &mut self.logits[..n_vocab],
             n_vocab,
             &[],
             step,
@@ -221,7 +224,8 @@ impl Decoder {
 
         let forward_start = self.clock.now_ns();
         let mut span = [Span { cache: &mut self.cache, tokens: &tokens }];
-        self.model.forward(&mut span, Want::All, &mut self.scratch)?;
+        self.logits.resize(self.logits.len().max(tokens.len() * n_vocab), 0.0);
+        self.model.forward(&mut span, Want::All, &mut self.scratch, &mut self.logits[..tokens.len() * n_vocab])?;
         let forward_end = self.clock.now_ns();
 
         let before = self.history.len();
@@ -233,7 +237,7 @@ impl Decoder {
             &mut self.history,
             &mut self.stats,
             turn,
-            self.scratch.logits_mut(tokens.len() * n_vocab),
+            &mut self.logits[..tokens.len() * n_vocab],
             n_vocab,
             &tokens[1..],
             step,

@@ -71,14 +71,6 @@ pub struct Scratch {
     pub(crate) own: Vec<Own>,
     pub(crate) common: Packed,
     pub(crate) attention: super::attention::Memory,
-    logits: Vec<f32>,
-}
-
-impl Scratch {
-    /// The first `n` logits of the last forward.
-    pub(crate) fn logits_mut(&mut self, n: usize) -> &mut [f32] {
-        &mut self.logits[..n]
-    }
 }
 
 /// Makes a buffer at least `n` long.
@@ -89,11 +81,11 @@ pub(crate) fn at_least(buffer: &mut Vec<f32>, n: usize) {
 }
 
 impl Model {
-    /// Runs the spans' tokens and returns logits: `[rows][n_vocab]`, in `scratch` until its next use.
+    /// Runs the spans' tokens and writes the wanted rows of logits, `[rows][n_vocab]`, to `logits`, which must be exactly as long.
     ///
     /// # Errors
     /// A token is out of range, a span is empty, the spans have more than [`MAX_ROWS`] rows, or a context is full. No cache has changed.
-    pub fn forward<'s>(&self, spans: &mut [Span<'_>], want: Want, scratch: &'s mut Scratch) -> Result<&'s mut [f32]> {
+    pub fn forward(&self, spans: &mut [Span<'_>], want: Want, scratch: &mut Scratch, logits: &mut [f32]) -> Result<()> {
         let mut rows = Vec::new();
         let mut wanted = Vec::new();
         for (s, span) in spans.iter_mut().enumerate() {
@@ -116,6 +108,10 @@ impl Model {
         if rows.len() > MAX_ROWS {
             return Err(Error::Internal(format!("a pass of {} rows, the limit is {MAX_ROWS}", rows.len())));
         }
+        if logits.len() != wanted.len() * self.config.n_vocab {
+            let (rows, n_vocab) = (wanted.len(), self.config.n_vocab);
+            return Err(Error::Internal(format!("room for {} logits, {rows} rows have {n_vocab} each", logits.len())));
+        }
         scratch.own.resize_with(self.pool.count(), Own::default);
         let tokens: Vec<u32> = spans.iter().flat_map(|span| span.tokens).copied().collect();
         self.embed(&tokens, scratch);
@@ -129,12 +125,12 @@ impl Model {
             }
         }
         if !wanted.is_empty() {
-            self.head(&wanted, scratch);
+            self.head(&wanted, scratch, logits);
         }
         for span in spans {
             span.cache.advance(span.tokens.len());
         }
-        Ok(&mut scratch.logits[..wanted.len() * self.config.n_vocab])
+        Ok(())
     }
 
     /// Token embeddings into the residual stream.
@@ -156,11 +152,10 @@ impl Model {
     }
 
     /// Final norm and output matrix for the wanted rows.
-    fn head(&self, wanted: &[usize], scratch: &mut Scratch) {
+    fn head(&self, wanted: &[usize], scratch: &mut Scratch, logits: &mut [f32]) {
         let (n_embd, n_vocab, m) = (self.config.n_embd, self.config.n_vocab, wanted.len());
-        at_least(&mut scratch.logits, m * n_vocab);
         let x = &scratch.x;
-        let logits = Shared::new(&mut scratch.logits);
+        let logits = Shared::new(logits);
         let norm = |r: usize, out: &mut [f32]| {
             let row = wanted[r];
             self.set.rms_norm(
