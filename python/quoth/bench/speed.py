@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 from quoth.bench.bandwidth import DEFAULT_BYTES, reader
 from quoth.bench.paired import Spread, timed
 from quoth.errors import InternalError, OptionsError
+from quoth.machine import peak_bytes
 
 if TYPE_CHECKING:
     from quoth.decoder import Decoder
@@ -62,6 +63,8 @@ class Speed:
     """By length of the prompt."""
     decode: tuple[Rate, ...]
     """By cached tokens."""
+    peak_bytes: int | None
+    """Most memory that this process has held, before the array was made that bandwidth is measured with."""
     bandwidth: Spread
     """Bytes a second that the same threads read from memory, measured in each round."""
     bandwidth_best: float
@@ -104,21 +107,27 @@ def measure_speed(
     total, done = (rounds + 1) * (len(prompts) + len(depths)), 0
     prefill: dict[int, list[float]] = {n: [] for n in prompts}
     decode: dict[int, list[float]] = {n: [] for n in depths}
+
+    def everything() -> None:
+        nonlocal done
+        for n in prompts:
+            ns = timed(partial(session.forward, tokens[:n], rows="last"))
+            session.truncate(0)
+            prefill[n].append(n / ns * 1e9)
+            progress(done := done + 1, total)
+        for depth, decoder in decoders.items():
+            decode[depth].append(_steps_per_second(decoder, tokens[: max(depth, 1)]))
+            progress(done := done + 1, total)
+
+    everything()  # warms up, and does not count
+    for figures in (*prefill.values(), *decode.values()):
+        figures.clear()
+    peak = peak_bytes()
     read: list[float] = []
     with reader(model.threads, read_bytes) as memory:
-        for round in range(-1, rounds):  # the first warms up and does not count
+        for _ in range(rounds):
             read.append(memory.bytes_per_second())
-            for n in prompts:
-                ns = timed(partial(session.forward, tokens[:n], rows="last"))
-                session.truncate(0)
-                prefill[n].append(n / ns * 1e9)
-                progress(done := done + 1, total)
-            for depth, decoder in decoders.items():
-                decode[depth].append(_steps_per_second(decoder, tokens[: max(depth, 1)]))
-                progress(done := done + 1, total)
-            if round < 0:
-                for figures in (*prefill.values(), *decode.values(), read):
-                    figures.clear()
+            everything()
     rates = tuple(Rate(n, Spread.of(figures)) for n, figures in decode.items())
     n_bytes = bytes_per_step(model)
     return Speed(
@@ -129,6 +138,7 @@ def measure_speed(
         bytes_per_step=n_bytes,
         prefill=tuple(Rate(n, Spread.of(figures)) for n, figures in prefill.items()),
         decode=rates,
+        peak_bytes=peak,
         bandwidth=Spread.of(read),
         bandwidth_best=max(read),
         bandwidth_share=n_bytes * rates[0].tokens_per_second.median / max(read),

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from quoth.cli._console import note
 from quoth.errors import OptionsError
 
 if TYPE_CHECKING:
+    from quoth.bench.quiet import Quiet
     from quoth.model import Model
 
-__all__ = ["numbers", "summary"]
+__all__ = ["numbers", "summary", "warn"]
 
 
 def numbers(text: str, name: str, least: int) -> list[int]:
@@ -46,3 +48,9 @@ def summary(model: Model, date: str) -> dict[str, Any]:
         "quoth": __version__,
         "date": date,
     }
+
+
+def warn(quiet: Quiet) -> None:
+    """Say so if other processes disturbed a measurement."""
+    if quiet.disturbed:
+        note(f"warning: other processes had the cores too, so these figures are not the machine's: {quiet}")

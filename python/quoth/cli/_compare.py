@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from quoth.cli._bench import warn
 from quoth.cli._console import bar, is_terminal, note, show, table, visible
 from quoth.cli._report import as_data
 from quoth.cli._units import as_json, rate, spread
@@ -33,6 +34,7 @@ def run_comparison(
     run: Callable[[Decoder], Result],
     *,
     pairs: int,
+    threads: int,
     json_: bool,
 ) -> bool:
     """Compare, and print what came out.
@@ -41,13 +43,15 @@ def run_comparison(
         Whether all tokens were equal.
     """
     from quoth.bench.compare import compare
+    from quoth.bench.quiet import watch
 
-    with bar("comparing", after_s=0.2) as update:
+    with bar("comparing", after_s=0.2) as update, watch(threads) as quiet:
         compared = compare(plain, speculative, run, pairs, update)
     if json_:
         print(json.dumps(as_json(_data(compared)), ensure_ascii=False))
     elif compared.difference is None:
         _print(compared, pairs)
+    warn(quiet)
     if compared.difference is not None:
         note(f"error: {_told(compared.difference, tokenizer)}")
     return compared.difference is None

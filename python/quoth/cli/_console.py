@@ -144,6 +144,7 @@ class _Bar:
             self._closed = True
             if self._shown is not None:
                 self._shown[0].stop()
+        self._timer.join()  # it may be importing, which must not meet the end of the interpreter
 
 
 @contextmanager

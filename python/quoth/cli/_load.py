@@ -75,4 +75,4 @@ def read_text(path: str, what: str) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         name = "stdin" if path == "-" else f"`{path}`"
-        raise QuothError(f"{what} {name} is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}") from None
+        raise QuothError(f"{what} in {name} is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}") from None

@@ -33,6 +33,7 @@ def debugging() -> bool:
 
 def run(app: typer.Typer, args: Sequence[str] | None = None) -> int:
     """Run the program and say what went wrong, if something did."""
+    _open_closed()
     for stream in (sys.stdout, sys.stderr):
         if reconfigure := getattr(stream, "reconfigure", None):
             reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
@@ -40,10 +41,19 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> int:
     try:
         code: object = app(args=None if args is None else list(args), prog_name="quoth", standalone_mode=False)
         sys.stdout.flush()
+    except SystemExit as leaving:  # how the parser leaves when nobody reads any more
+        code = leaving.code
     except (KeyboardInterrupt, Exception) as error:
         code = _said(error)
     _close_stdout()
     return code if isinstance(code, int) else 0
+
+
+def _open_closed() -> None:
+    """Give streams that were closed before the start something to write to and to read from."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  it stays open
 
 
 def _said(error: BaseException) -> int:
@@ -98,9 +108,8 @@ def _log() -> None:
         def format(self, record: logging.LogRecord) -> str:
             return f"{record.levelname.lower()}: {visible(record.getMessage())}"
 
+    handler = logging.StreamHandler()
+    handler.setFormatter(Lower())
     logger = logging.getLogger("quoth")
-    if not any(isinstance(handler.formatter, Lower) for handler in logger.handlers):
-        handler = logging.StreamHandler()
-        handler.setFormatter(Lower())
-        logger.handlers = [handler]
+    logger.handlers = [handler]
     logger.setLevel(logging.DEBUG if debugging() else logging.WARNING)

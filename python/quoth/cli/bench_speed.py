@@ -13,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from quoth.cli._bench import numbers, summary
+from quoth.cli._bench import numbers, summary, warn
 from quoth.cli._console import bar, grid, show, table
 from quoth.cli._load import load
 from quoth.cli._options import AsJson, Kernels, KvTypeName, KvTypes, ModelName, Threads
@@ -37,8 +37,8 @@ def speed(
 
     Lengths beyond the model's own context are left out.
     """
+    from quoth.bench.quiet import watch
     from quoth.bench.speed import STEPS, measure_speed
-    from quoth.machine import peak_bytes
     from quoth.model import _trained_context
 
     asked = numbers(prompts, "--prompts", least=1), numbers(depths, "--depths", least=0)
@@ -47,14 +47,14 @@ def speed(
     )
     trained = _trained_context(loaded.metadata)
     fitting = [n for n in asked[0] if n <= trained], [n for n in asked[1] if n + STEPS < trained]
-    with bar("measuring") as update:
+    with bar("measuring") as update, watch(loaded.threads) as quiet:
         measured = measure_speed(loaded, prompts=fitting[0], depths=fitting[1], rounds=rounds, progress=update)
-    peak = peak_bytes()
     if json_:
         date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
         facts = {"what": "speed without drafting", "run": summary(loaded, date), "rounds": rounds}
-        facts |= {**dataclasses.asdict(measured), "peak_bytes": peak}
+        facts |= {**dataclasses.asdict(measured), "quiet": dataclasses.asdict(quiet)}
         print(json.dumps(as_json(facts)))
+        warn(quiet)
         return
     made = table("", "tokens", "tok/s", "25 % - 75 %", right=(1, 2, 3))
     for name, rates in (("prompt", measured.prefill), ("decode, cached", measured.decode)):
@@ -70,8 +70,8 @@ def speed(
         ("weights", size(measured.weight_bytes)),
         ("cache", f"{size(measured.cache_bytes)} for {measured.cache_tokens} tokens, {size(per_token)} a token"),
     ]
-    if peak is not None:
-        rows.append(("peak memory", f"{size(peak)}, the array for the memory's speed included"))
+    if measured.peak_bytes is not None:
+        rows.append(("peak memory", f"{size(measured.peak_bytes)}, with a context for each depth"))
     rows += [
         (
             "memory read",
@@ -84,3 +84,4 @@ def speed(
         ),
     ]
     show(grid(rows))
+    warn(quiet)

@@ -9,12 +9,11 @@ from __future__ import annotations
 import dataclasses
 import datetime
 import json
-import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from quoth.cli._bench import numbers, summary
+from quoth.cli._bench import numbers, summary, warn
 from quoth.cli._console import bar, note, show, table
 from quoth.cli._load import load
 from quoth.cli._options import AsJson, Kernels, KvTypeName, KvTypes, ModelName, Threads
@@ -22,9 +21,6 @@ from quoth.cli._units import as_json, seconds, spread
 
 if TYPE_CHECKING:
     from quoth.bench.verify import VerifyCosts
-
-NOISY = 0.25
-"""Spread of the plain step above which somebody should know."""
 
 
 def verify(
@@ -35,8 +31,12 @@ def verify(
     ] = "256",
     rounds: Annotated[int, typer.Option("--rounds", min=3, help="Pairs of runs for each length of draft.")] = 15,
     save: Annotated[
-        bool, typer.Option("--save/--no-save", help="Keep the costs, so that later runs on this machine use them.")
-    ] = True,
+        bool | None,
+        typer.Option(
+            "--save/--no-save",
+            help="Keep the costs for later runs on this machine. Default: unless other processes disturbed.",
+        ),
+    ] = None,
     threads: Threads = None,
     kernels: Kernels = None,
     kv_type: KvTypeName = KvTypes.f16,
@@ -46,18 +46,20 @@ def verify(
 
     A draft of which a tokens are right commits a + 1 tokens and pays if its cost is less than that.
     """
+    from quoth.bench.quiet import watch
     from quoth.bench.verify import DRAFTS, cost_table, verify_costs
     from quoth.costs import save_costs
 
     depths = numbers(lengths, "--ctx-lengths", least=0)
     loaded = load(model, ctx=max(depths) + max(DRAFTS) + 1, threads=threads, kernels=kernels, kv_type=kv_type)
     measured = []
-    for depth in depths:
-        with bar(f"{depth} cached tokens") as update:
-            measured.append(verify_costs(loaded, depth, rounds=rounds, progress=update))
+    with watch(loaded.threads) as quiet:
+        for depth in depths:
+            with bar(f"{depth} cached tokens") as update:
+                measured.append(verify_costs(loaded, depth, rounds=rounds, progress=update))
     costs = cost_table(measured)
     date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-    kept = save_costs(loaded, costs, date) if save else None
+    kept = save_costs(loaded, costs, date) if save or (save is None and not quiet.disturbed) else None
     if json_:
         facts = {
             "what": "cost of verifying k drafted tokens, in plain steps",
@@ -65,6 +67,7 @@ def verify(
             "rounds": rounds,
             "contexts": [dataclasses.asdict(costs_at) for costs_at in measured],
             "costs": {str(k): cost for k, cost in costs.items()},
+            "quiet": dataclasses.asdict(quiet),
             "saved": None if kept is None else str(kept),
         }
         print(json.dumps(as_json(facts)))
@@ -81,12 +84,11 @@ def verify(
                     f"{point.cost.median / (point.k + 1):.2f}",
                 )
             show(made)
-    worst = max(costs_at.plain_ns.relative for costs_at in measured)
-    if worst > NOISY:
-        note(f"warning: plain steps varied by {100 * worst:.0f} %; other processes make such figures unreliable")
+    warn(quiet)
     if kept is not None:
         note(f"kept in {kept}")
-    sys.stdout.flush()
+    elif save is None:
+        note("nothing is kept; --save does so all the same")
 
 
 def _heading(costs: VerifyCosts, kernels: str, threads: int) -> str:

@@ -101,7 +101,7 @@ def _cached(folder: Path) -> Iterator[dict[str, Any]]:
     """Files in the cache folder: models, tables of costs."""
     for path in sorted(folder.rglob("*")):
         with contextlib.suppress(OSError):  # it went away
-            if path.is_file() and not path.is_symlink() and path.suffix != ".lock":
+            if path.is_file() and not path.is_symlink() and not path.name.endswith(".lock"):
                 yield {"path": str(path.relative_to(folder)), "n_bytes": path.stat().st_size}
 
 

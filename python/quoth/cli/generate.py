@@ -249,6 +249,7 @@ def _compare(
         lambda: _decoder(model, sampling, speculation, references),
         lambda decoder: decoder.generate(limits.prompt, max_tokens=limits.max_tokens, stop=limits.stop),
         pairs=pairs,
+        threads=model.threads,
         json_=json_,
     )
     if not same:

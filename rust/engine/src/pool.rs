@@ -5,8 +5,8 @@
 //!
 //! - **T1** `run` returns after every worker has left the closure, also if one panicked; the panic then continues in the caller.
 //! - **T2** Workers compute in the default float environment (N6); the caller's own is restored.
-//! - **T3** Waiting is bounded harm: a worker spins for [`SPINS`] and then parks until the next job; the caller spins as long and then yields, so a worker
-//!   that lost its core gets it back.
+//! - **T3** Waiting is bounded harm: worker and caller spin for [`SPINS`] looks and then sleep. A sleeping caller leaves its core idle, and to an idle core
+//!   the system moves a worker that lost its own to somebody else's work; a caller that went on spinning would keep it waiting.
 //! - **T4** One job at a time: concurrent callers take turns, in whole jobs.
 //!
 //! Cost: about half a microsecond a job while the workers spin.
@@ -84,6 +84,9 @@ struct Control {
     epoch: AtomicUsize,
     /// Workers still inside the job.
     running: AtomicUsize,
+    /// The caller, while it sleeps.
+    sleeper: Mutex<Option<Thread>>,
+    asleep: AtomicBool,
     stop: AtomicBool,
     /// The job of this epoch.
     job: Mutex<Option<Job<'static>>>,
@@ -125,6 +128,8 @@ impl Pool {
         let control = Arc::new(Control {
             epoch: AtomicUsize::new(0),
             running: AtomicUsize::new(0),
+            sleeper: Mutex::new(None),
+            asleep: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             job: Mutex::new(None),
             parked: (1..count).map(|_| AtomicBool::new(false)).collect(),
@@ -182,20 +187,42 @@ impl Pool {
             }
         }
         let own = catch_unwind(AssertUnwindSafe(|| job(Worker { index: 0, count })));
-        let mut looks = 0;
-        while control.running.load(Ordering::Acquire) > 0 {
-            looks += 1;
-            if looks < SPINS {
-                std::hint::spin_loop();
-            } else {
-                std::thread::yield_now();
-            }
-        }
+        control.wait_for_workers();
         *lock(&control.job) = None;
         let theirs = lock(&control.panic).take();
         match (own, theirs) {
             (Err(panic), _) | (Ok(()), Some(panic)) => resume_unwind(panic),
             (Ok(()), None) => {}
+        }
+    }
+}
+
+impl Control {
+    /// Returns when no worker is inside the job.
+    fn wait_for_workers(&self) {
+        for _ in 0..SPINS {
+            if self.running.load(Ordering::SeqCst) == 0 {
+                return;
+            }
+            std::hint::spin_loop();
+        }
+        *lock(&self.sleeper) = Some(std::thread::current());
+        // Say so first, look again, then sleep: the last worker to leave sees the flag, or we see that it has left.
+        self.asleep.store(true, Ordering::SeqCst);
+        while self.running.load(Ordering::SeqCst) > 0 {
+            std::thread::park();
+        }
+        self.asleep.store(false, Ordering::SeqCst);
+        *lock(&self.sleeper) = None;
+    }
+
+    /// A worker leaves the job.
+    fn leave(&self) {
+        if self.running.fetch_sub(1, Ordering::SeqCst) == 1
+            && self.asleep.load(Ordering::SeqCst)
+            && let Some(caller) = &*lock(&self.sleeper)
+        {
+            caller.unpark();
         }
     }
 }
@@ -228,7 +255,7 @@ fn work(control: &Control, worker: Worker) {
         {
             lock(&control.panic).get_or_insert(panic);
         }
-        control.running.fetch_sub(1, Ordering::Release);
+        control.leave();
     }
 }
 
