@@ -146,7 +146,11 @@ impl Model {
                 let end = share.end.clamp(from, from + units) - from;
                 (start * group).min(count)..(end * group).min(count)
             };
-            let panels = |heads: &Range<usize>| heads.start * dim / 16..(heads.end * dim).div_ceil(16);
+            // No heads are no panels, also where the heads before them end inside one.
+            let panels = |heads: &Range<usize>| match heads.is_empty() {
+                true => 0..0,
+                false => heads.start * dim / 16..(heads.end * dim).div_ceil(16),
+            };
             let add_bias = |head: &mut [f32], bias: &Option<Vec<f32>>, h: usize| {
                 if let Some(bias) = bias {
                     head.iter_mut().zip(&bias[h * dim..]).for_each(|(x, b)| *x += b);
