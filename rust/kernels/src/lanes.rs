@@ -1,7 +1,7 @@
 //! Sixteen virtual lanes, the vector type of every float kernel that is not a product (N3).
 //!
 //! A kernel is written once over [`Lanes`] and stamped out for each set with [`stamp!`]. An implementation performs per lane exactly the operation
-//! that [`Scalar`] performs, so the sets agree by construction: AVX-512 has one register, AVX2 two, plain code an array.
+//! that [`Scalar`] performs, so the sets agree by construction: AVX-512 has one register, AVX2 two, NEON four, plain code an array.
 
 use crate::order;
 
@@ -23,6 +23,10 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn fms(self, b: Self, c: Self) -> Self;
     /// `self > other ? self : other`, so a NaN in `self` yields `other`.
     unsafe fn max(self, other: Self) -> Self;
+    /// `bound < self ? bound : self`, so a NaN stays.
+    unsafe fn at_most(self, bound: Self) -> Self;
+    /// Half precision, half to even.
+    unsafe fn to_half(self) -> [u16; 16];
     /// [`order::exp`].
     unsafe fn exp(self) -> Self;
     /// The magnitude.
@@ -130,6 +134,14 @@ unsafe impl Lanes for Scalar {
         self.zip(other, |a, b| if a > b { a } else { b })
     }
     #[inline(always)]
+    unsafe fn at_most(self, bound: Self) -> Self {
+        self.zip(bound, |x, bound| if bound < x { bound } else { x })
+    }
+    #[inline(always)]
+    unsafe fn to_half(self) -> [u16; 16] {
+        self.0.map(crate::half::f32_to_f16)
+    }
+    #[inline(always)]
     unsafe fn exp(self) -> Self {
         Scalar(self.0.map(order::exp))
     }
@@ -207,6 +219,18 @@ mod x86 {
         unsafe fn max(self, other: Self) -> Self {
             // SAFETY: see above. `vmaxps` returns its second operand unless the first is greater.
             Avx512(unsafe { _mm512_max_ps(self.0, other.0) })
+        }
+        #[inline(always)]
+        unsafe fn at_most(self, bound: Self) -> Self {
+            // SAFETY: see above. `vminps` returns its second operand unless the first is smaller.
+            Avx512(unsafe { _mm512_min_ps(bound.0, self.0) })
+        }
+        #[inline(always)]
+        unsafe fn to_half(self) -> [u16; 16] {
+            let mut halves = [0; 16];
+            // SAFETY: see above; the array has 32 bytes.
+            unsafe { _mm256_storeu_si256(halves.as_mut_ptr().cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) };
+            halves
         }
         #[inline(always)]
         unsafe fn exp(self) -> Self {
@@ -328,6 +352,21 @@ mod x86 {
             unsafe { both!(_mm256_max_ps, self, other) }
         }
         #[inline(always)]
+        unsafe fn at_most(self, bound: Self) -> Self {
+            // SAFETY: see above. `vminps` returns its second operand unless the first is smaller.
+            unsafe { both!(_mm256_min_ps, bound, self) }
+        }
+        #[inline(always)]
+        unsafe fn to_half(self) -> [u16; 16] {
+            let mut halves = [0; 16];
+            // SAFETY: see above; the array has twice 16 bytes.
+            unsafe {
+                _mm_storeu_si128(halves.as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0[0]));
+                _mm_storeu_si128(halves[8..].as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0[1]));
+            }
+            halves
+        }
+        #[inline(always)]
         unsafe fn exp(self) -> Self {
             // SAFETY: see above.
             unsafe { both!(exp_half, self) }
@@ -355,11 +394,16 @@ mod x86 {
     }
 }
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::Neon;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use x86::{Avx2, Avx512};
 
-/// Stamps a kernel written over [`Lanes`] for each set: `stamp!(name, body, (argument: type, …) -> result)` makes a module `name` with `scalar`, `avx2`
-/// and `avx512`, each an `unsafe fn` whose one demand is that the CPU has the set.
+/// Stamps a kernel written over [`Lanes`] for each set: `stamp!(name, body, (argument: type, …) -> result)` makes a module `name` with `scalar`, `avx2`,
+/// `avx512` and `neon`, each an `unsafe fn` whose one demand is that the CPU has the set.
 macro_rules! stamp {
     ($name:ident, $body:ident, ($($arg:ident : $ty:ty),*) $(-> $out:ty)?) => {
         mod $name {
@@ -372,7 +416,7 @@ macro_rules! stamp {
                 unsafe { $body::<$crate::lanes::Scalar>($($arg),*) }
             }
             /// # Safety
-            /// The CPU must have AVX2 and FMA.
+            /// The CPU must have AVX2, FMA and F16C.
             #[cfg(target_arch = "x86_64")]
             #[target_feature(enable = "avx2,fma,f16c")]
             pub(super) unsafe fn avx2($($arg: $ty),*) $(-> $out)? {
@@ -386,6 +430,14 @@ macro_rules! stamp {
             pub(super) unsafe fn avx512($($arg: $ty),*) $(-> $out)? {
                 // SAFETY: the caller has the set.
                 unsafe { $body::<$crate::lanes::Avx512>($($arg),*) }
+            }
+            /// # Safety
+            /// The CPU must have NEON.
+            #[cfg(target_arch = "aarch64")]
+            #[target_feature(enable = "neon")]
+            pub(super) unsafe fn neon($($arg: $ty),*) $(-> $out)? {
+                // SAFETY: the caller has the set.
+                unsafe { $body::<$crate::lanes::Neon>($($arg),*) }
             }
         }
     };

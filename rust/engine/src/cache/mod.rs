@@ -13,6 +13,7 @@
 
 use std::collections::VecDeque;
 
+use quoth_kernels::KernelSet;
 use quoth_kernels::attend::{CHUNK, KvKind, KvLayout};
 
 use crate::error::{Error, Result};
@@ -248,24 +249,24 @@ impl<'a> Lent<'a> {
     ///
     /// # Safety
     /// No other thread may use the keys of this layer and head meanwhile.
-    pub(crate) unsafe fn write_key(&self, layer: usize, head: usize, pos: usize, key: &[f32]) {
+    pub(crate) unsafe fn write_key(&self, set: &KernelSet, layer: usize, head: usize, pos: usize, key: &[f32]) {
         let layout = self.layout(layer);
         let (block, at) = self.block(layer, head, pos / CHUNK);
         // SAFETY: these are the key bytes of one head's chunk, which the caller has for itself.
         let keys = unsafe { block.part(at..at + layout.key_bytes()) };
-        layout.write_key(keys, pos % CHUNK, key);
+        layout.write_key(set, keys, pos % CHUNK, key);
     }
 
     /// Writes the value of a position.
     ///
     /// # Safety
     /// No other thread may use the values of this layer and head meanwhile.
-    pub(crate) unsafe fn write_value(&self, layer: usize, head: usize, pos: usize, value: &[f32]) {
+    pub(crate) unsafe fn write_value(&self, set: &KernelSet, layer: usize, head: usize, pos: usize, value: &[f32]) {
         let layout = self.layout(layer);
         let (block, at) = self.block(layer, head, pos / CHUNK);
         // SAFETY: these are the value bytes of one head's chunk, which the caller has for itself.
         let values = unsafe { block.part(at + layout.key_bytes()..at + layout.chunk_bytes()) };
-        layout.write_value(values, pos % CHUNK, value);
+        layout.write_value(set, values, pos % CHUNK, value);
     }
 
     /// The chunk of positions `chunk · CHUNK ..`.

@@ -191,7 +191,7 @@ impl Model {
                             norm_head(head, Some(weight));
                         }
                         self.set.rotate(head, cos, sin);
-                        lent[row.span].write_key(layer, h, row.pos, head);
+                        lent[row.span].write_key(&self.set, layer, h, row.pos, head);
                     }
                     for h in own_v.clone() {
                         let head = v.part(r * n_kv + h * dim..r * n_kv + (h + 1) * dim);
@@ -199,7 +199,7 @@ impl Model {
                         if kv.v_norm {
                             norm_head(head, None);
                         }
-                        lent[row.span].write_value(layer, h, row.pos, head);
+                        lent[row.span].write_value(&self.set, layer, h, row.pos, head);
                     }
                 }
             }

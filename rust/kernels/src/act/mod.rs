@@ -19,20 +19,26 @@
 //! The ready-made multiples of Σ start an accumulator where a format's offset wants it, so that an offset costs no instruction of its own; the pairs meet
 //! minimums, or scales of formats with an offset, two sub-blocks an instruction.
 
-mod scalar;
 #[cfg(target_arch = "x86_64")]
-mod x86;
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+mod scalar;
 
 #[cfg(test)]
 pub(crate) mod tests;
 
 pub use crate::format::ActKind;
 
-#[cfg(target_arch = "x86_64")]
+#[cfg(target_arch = "aarch64")]
+pub(crate) use neon::pack as pack_neon;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 pub(crate) use scalar::shorten;
 pub(crate) use scalar::{pack as pack_scalar, unpack_row};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{pack_avx2, pack_avx512};
+pub(crate) use {avx2::pack_avx2, avx512::pack as pack_avx512};
 
 /// Most rows that one walk over a panel serves.
 pub const MAX_TILE: usize = 9;

@@ -11,6 +11,7 @@ use super::{CHUNK, Values};
 use crate::act::ActKind;
 use crate::format::{Format, PANEL};
 use crate::half::{f16_to_f32, f32_to_f16};
+use crate::set::KernelSet;
 
 /// How the cache stores numbers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -31,7 +32,7 @@ pub struct KvLayout {
 }
 
 /// The greatest finite half.
-const HALF_MAX: f32 = 65504.0;
+pub(super) const HALF_MAX: f32 = 65504.0;
 
 /// Narrows to a half that is finite unless `x` is NaN.
 fn narrow(x: f32) -> u16 {
@@ -39,11 +40,22 @@ fn narrow(x: f32) -> u16 {
     f32_to_f16(x.clamp(-HALF_MAX, HALF_MAX))
 }
 
-/// Codes and scale of 32 numbers by the formula of [`crate::act`], the scale rounded to half precision.
-fn quantize(x: &[f32], codes: &mut [i8; 32]) -> u16 {
+/// Codes and scale of 32 numbers by the formula of [`crate::act`], the scale in half precision.
+fn quantize(set: &KernelSet, x: &[f32], codes: &mut [i8; 32]) -> u16 {
     let mut tile = [0u32; 8 + crate::act::EXTRAS_32];
-    crate::act::pack_scalar(ActKind::Q32, x, 32, &mut tile);
+    set.pack(ActKind::Q32, x, 32, &mut tile);
     narrow(crate::act::unpack_row(ActKind::Q32, &tile, 1, 32, 0, 0, codes))
+}
+
+/// Numbers that are narrowed together.
+const PART: usize = 64;
+
+/// Up to [`PART`] numbers as halves.
+fn halves(set: &KernelSet, x: &[f32]) -> [u16; PART] {
+    let mut halves = [0; PART];
+    // SAFETY: the set's functions run on this CPU.
+    unsafe { (set.attend_fns().halve)(x, &mut halves[..x.len()]) };
+    halves
 }
 
 impl KvLayout {
@@ -132,7 +144,7 @@ impl KvLayout {
     }
 
     /// Writes the key of a slot, `head_dim` floats, into the key bytes of a chunk.
-    pub fn write_key(&self, keys: &mut [u8], slot: usize, key: &[f32]) {
+    pub fn write_key(&self, set: &KernelSet, keys: &mut [u8], slot: usize, key: &[f32]) {
         assert!(slot < CHUNK && key.len() == self.head_dim && keys.len() == self.key_bytes());
         let (panel, lane) = (slot / PANEL * self.key_panel_bytes(), slot % PANEL);
         match self.kind {
@@ -142,15 +154,17 @@ impl KvLayout {
                 }
             }
             KvKind::F16 => {
-                for (d, x) in key.iter().enumerate() {
-                    put(keys, panel + (d * PANEL + lane) * 2, narrow(*x));
+                for (i, part) in key.chunks(PART).enumerate() {
+                    for (d, half) in halves(set, part)[..part.len()].iter().enumerate() {
+                        put(keys, panel + ((i * PART + d) * PANEL + lane) * 2, *half);
+                    }
                 }
             }
             KvKind::Q8_0 => {
                 let half_area = panel + self.head_dim / 32 * 8 * 4 * PANEL;
                 let mut codes = [0i8; 32];
                 for (b, x) in key.chunks_exact(32).enumerate() {
-                    let scale = quantize(x, &mut codes);
+                    let scale = quantize(set, x, &mut codes);
                     for (i, code) in codes.iter().enumerate() {
                         keys[panel + ((b * 8 + i / 4) * PANEL + lane) * 4 + i % 4] = *code as u8;
                     }
@@ -161,7 +175,7 @@ impl KvLayout {
     }
 
     /// Writes the value of a slot, `head_dim` floats, into the value bytes of a chunk.
-    pub fn write_value(&self, values: &mut [u8], slot: usize, value: &[f32]) {
+    pub fn write_value(&self, set: &KernelSet, values: &mut [u8], slot: usize, value: &[f32]) {
         assert!(slot < CHUNK && value.len() == self.head_dim && values.len() == self.chunk_bytes() - self.key_bytes());
         match self.kind {
             KvKind::F32 => {
@@ -171,14 +185,17 @@ impl KvLayout {
                 }
             }
             KvKind::F16 => {
-                for (d, x) in value.iter().enumerate() {
-                    put(values, self.value_at(slot, d) - self.values_at(), narrow(if x.is_nan() { 0.0 } else { *x }));
+                for (i, part) in value.chunks(PART).enumerate() {
+                    for (d, half) in halves(set, part)[..part.len()].iter().enumerate() {
+                        let finite = if half & 0x7fff > 0x7c00 { 0 } else { *half };
+                        put(values, self.value_at(slot, i * PART + d) - self.values_at(), finite);
+                    }
                 }
             }
             KvKind::Q8_0 => {
                 let mut codes = [0i8; 32];
                 for (b, x) in value.chunks_exact(32).enumerate() {
-                    let scale = quantize(x, &mut codes);
+                    let scale = quantize(set, x, &mut codes);
                     let finite = f16_to_f32(scale).is_finite();
                     for (i, code) in codes.iter().enumerate() {
                         values[self.value_at(slot, 32 * b + i) - self.values_at()] =

@@ -21,6 +21,8 @@ mod softmax;
 mod tests;
 
 pub use cache::{KvKind, KvLayout};
+#[cfg(target_arch = "aarch64")]
+pub(crate) use softmax::NEON;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use softmax::{AVX2, AVX512};
 pub(crate) use softmax::{AttendFns, SCALAR};

@@ -1,11 +1,13 @@
 //! The steps of attention between the products: weights of a chunk, and how chunks are merged.
 
+use super::cache::HALF_MAX;
 use crate::half::f16_to_f32;
 use crate::lanes::{Lanes, stamp};
 use crate::order::fold;
 
 stamp!(softmax, softmax_body, (scores: &mut [f32]) -> (f32, f32));
 stamp!(scale, scale_body, (p: &[f32], scales: &[u16], out: &mut [f32]));
+stamp!(halve, halve_body, (x: &[f32], out: &mut [u16]));
 stamp!(merge, merge_body, (total: &mut [f32], old: f32, o: &[f32], new: f32));
 
 /// The functions of a set.
@@ -15,15 +17,19 @@ pub(crate) struct AttendFns {
     pub(crate) softmax: unsafe fn(&mut [f32]) -> (f32, f32),
     /// `out = p · scale`, scales in half precision.
     pub(crate) scale: unsafe fn(&[f32], &[u16], &mut [f32]),
+    /// Numbers to halves, saturating at ±65504; NaN stays.
+    pub(crate) halve: unsafe fn(&[f32], &mut [u16]),
     /// `total = fma(o, new, total · old)`. The length must be a multiple of 16.
     pub(crate) merge: unsafe fn(&mut [f32], f32, &[f32], f32),
 }
 
-pub(crate) const SCALAR: AttendFns = AttendFns { softmax: softmax::scalar, scale: scale::scalar, merge: merge::scalar };
+pub(crate) const SCALAR: AttendFns = AttendFns { softmax: softmax::scalar, scale: scale::scalar, halve: halve::scalar, merge: merge::scalar };
 #[cfg(target_arch = "x86_64")]
-pub(crate) const AVX2: AttendFns = AttendFns { softmax: softmax::avx2, scale: scale::avx2, merge: merge::avx2 };
+pub(crate) const AVX2: AttendFns = AttendFns { softmax: softmax::avx2, scale: scale::avx2, halve: halve::avx2, merge: merge::avx2 };
 #[cfg(target_arch = "x86_64")]
-pub(crate) const AVX512: AttendFns = AttendFns { softmax: softmax::avx512, scale: scale::avx512, merge: merge::avx512 };
+pub(crate) const AVX512: AttendFns = AttendFns { softmax: softmax::avx512, scale: scale::avx512, halve: halve::avx512, merge: merge::avx512 };
+#[cfg(target_arch = "aarch64")]
+pub(crate) const NEON: AttendFns = AttendFns { softmax: softmax::neon, scale: scale::neon, merge: merge::neon };
 
 /// # Safety
 /// The CPU must have the set of `L`.
@@ -57,6 +63,35 @@ unsafe fn scale_body<L: Lanes>(p: &[f32], scales: &[u16], out: &mut [f32]) {
         let wide: [f32; 16] = std::array::from_fn(|i| f16_to_f32(scales[i]));
         // SAFETY: all three have 16 elements.
         unsafe { L::load(p.as_ptr()).mul(L::load(wide.as_ptr())).store(out.as_mut_ptr()) };
+    }
+}
+
+/// 16 numbers as halves, saturating.
+///
+/// # Safety
+/// The CPU must have the set of `L`.
+#[inline(always)]
+unsafe fn saturated<L: Lanes>(x: &[f32]) -> [u16; 16] {
+    assert!(x.len() >= 16);
+    // SAFETY: 16 floats. `max` yields its argument unless the bound is greater, so a NaN stays.
+    unsafe { L::splat(-HALF_MAX).max(L::load(x.as_ptr()).at_most(L::splat(HALF_MAX))).to_half() }
+}
+
+/// # Safety
+/// The CPU must have the set of `L`.
+#[inline(always)]
+unsafe fn halve_body<L: Lanes>(x: &[f32], out: &mut [u16]) {
+    assert_eq!(x.len(), out.len());
+    // SAFETY: whole chunks and the padded array have 16 floats.
+    unsafe {
+        let (chunks, mut outs) = (x.chunks_exact(16), out.chunks_exact_mut(16));
+        let mut padded = [0.0; 16];
+        padded[..chunks.remainder().len()].copy_from_slice(chunks.remainder());
+        for (x, out) in chunks.zip(&mut outs) {
+            out.copy_from_slice(&saturated::<L>(x));
+        }
+        let rest = outs.into_remainder();
+        rest.copy_from_slice(&saturated::<L>(&padded)[..rest.len()]);
     }
 }
 

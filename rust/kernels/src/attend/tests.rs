@@ -31,8 +31,9 @@ impl Cache {
 
 fn write(layout: &KvLayout, chunk: &mut [u8], slot: usize, key: &[f32], value: &[f32]) {
     let (keys, values) = chunk.split_at_mut(layout.key_bytes());
-    layout.write_key(keys, slot, key);
-    layout.write_value(values, slot, value);
+    let set = KernelSet::best();
+    layout.write_key(&set, keys, slot, key);
+    layout.write_value(&set, values, slot, value);
 }
 
 fn vectors(n: usize, dim: usize, random: &mut Random) -> Vec<Vec<f32>> {
@@ -207,5 +208,28 @@ fn writing_a_position_touches_no_other_and_reading_returns_what_was_stored() {
         layout.copy(&chunk, &mut copy, 100);
         assert!(layout.same(&chunk, &copy, 100));
         assert!(!layout.same(&chunk, &copy, 101));
+    }
+}
+
+#[test]
+fn every_set_stores_the_same_bytes() {
+    let mut random = Random(25);
+    for layout in layouts() {
+        let dim = layout.head_dim();
+        let mut x: Vec<f32> = (0..dim).map(|_| random.float()).collect();
+        x[..8].copy_from_slice(&[f32::NAN, f32::INFINITY, f32::NEG_INFINITY, 65519.0, 65521.0, -70000.0, 1e-8, -0.0]);
+        for x in [x.clone(), x[8..].iter().chain(&[1.0; 8]).copied().collect()] {
+            let bytes = |set: &KernelSet| {
+                let mut chunk = vec![0u8; layout.chunk_bytes()];
+                let (keys, values) = chunk.split_at_mut(layout.key_bytes());
+                layout.write_key(set, keys, 37, &x);
+                layout.write_value(set, values, 37, &x);
+                chunk
+            };
+            let expected = bytes(&KernelSet::scalar());
+            for set in KernelSet::available() {
+                assert!(bytes(&set) == expected, "{set:?} {layout:?}");
+            }
+        }
     }
 }

@@ -1,4 +1,4 @@
-//! The packing formula with AVX2 and AVX-512.
+//! The packing formula with AVX2.
 
 use std::arch::x86_64::*;
 
@@ -6,30 +6,18 @@ use super::{
     AMAX_MIN, ActKind, EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32, pack_scalar, pair_first, shorten,
 };
 
-/// What a set does to one block: `codes` gets as many bytes as `x` has floats (a multiple of 32), `sums` the sum of each 16 of them; returns `d`.
-type QuantizeFn = unsafe fn(x: &[f32], codes: &mut [i8], sums: &mut [i32]) -> f32;
-
-/// Packs one tile with AVX-512.
-///
-/// # Safety
-/// The CPU must have AVX-512 F.
-pub(crate) unsafe fn pack_avx512(kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
-    // SAFETY: passed on.
-    unsafe { pack(quantize_avx512, kind, x, k, out) };
-}
-
 /// Packs one tile with AVX2.
 ///
 /// # Safety
 /// The CPU must have AVX2.
 pub(crate) unsafe fn pack_avx2(kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
     // SAFETY: passed on.
-    unsafe { pack(quantize_avx2, kind, x, k, out) };
+    unsafe { pack(kind, x, k, out) };
 }
 
 /// # Safety
-/// The CPU must have what `quantize` needs.
-unsafe fn pack(quantize: QuantizeFn, kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
+/// The CPU must have AVX2.
+unsafe fn pack(kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
     if kind == ActKind::F32 {
         return pack_scalar(kind, x, k, out);
     }
@@ -89,36 +77,9 @@ fn scale(amax_bits: u32) -> (f32, Option<f32>) {
     }
 }
 
-#[target_feature(enable = "avx512f")]
-unsafe fn quantize_avx512(x: &[f32], codes: &mut [i8], sums: &mut [i32]) -> f32 {
-    let magnitude = _mm512_set1_epi32(0x7fff_ffff);
-    let mut most = _mm512_setzero_si512();
-    for sixteen in x.chunks_exact(16) {
-        // SAFETY: 16 floats.
-        let v = unsafe { _mm512_loadu_si512(sixteen.as_ptr().cast()) };
-        most = _mm512_max_epu32(most, _mm512_and_si512(v, magnitude));
-    }
-    let (d, inverse) = scale(_mm512_reduce_max_epu32(most));
-    let Some(inverse) = inverse else {
-        codes.fill(0);
-        sums.fill(0);
-        return d;
-    };
-    let inverse = _mm512_set1_ps(inverse);
-    for ((sixteen, codes), sum) in x.chunks_exact(16).zip(codes.chunks_exact_mut(16)).zip(sums) {
-        // SAFETY: 16 floats are read and 16 bytes written.
-        unsafe {
-            let v = _mm512_mul_ps(_mm512_loadu_ps(sixteen.as_ptr()), inverse);
-            let q = _mm512_cvt_roundps_epi32::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(v);
-            _mm_storeu_si128(codes.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(q));
-            *sum = _mm512_reduce_add_epi32(q);
-        }
-    }
-    d
-}
-
+/// Quantizes one block: `codes` gets as many bytes as `x` has floats (a multiple of 32), `sums` the sum of each 16 of them; returns `d`.
 #[target_feature(enable = "avx2")]
-unsafe fn quantize_avx2(x: &[f32], codes: &mut [i8], sums: &mut [i32]) -> f32 {
+unsafe fn quantize(x: &[f32], codes: &mut [i8], sums: &mut [i32]) -> f32 {
     let magnitude = _mm256_set1_epi32(0x7fff_ffff);
     let mut most = _mm256_setzero_si256();
     for eight in x.chunks_exact(8) {
