@@ -52,7 +52,8 @@ impl Session {
     /// same bits. `progress` is asked after every pass with the tokens done; false stops.
     ///
     /// # Errors
-    /// No token is given, one is out of range, the context is full, or the caller stopped. The session then holds what it held before.
+    /// No token is given, one is out of range, the context is full, the caller stopped, or `logits` has another length. The session then holds what
+    /// it held before.
     pub fn forward(
         &mut self,
         tokens: &[u32],
@@ -64,12 +65,23 @@ impl Session {
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
+        if !self.model.is_alive() {
+            return Err(Error::Forked);
+        }
         // Check before the first pass, so that a bad token late in the input costs no work.
         if let Some((i, &token)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= n_vocab) {
             return Err(Error::TokenRange { token, pos: before + i, last: n_vocab - 1 });
         }
         if before + tokens.len() > n_ctx {
             return Err(Error::ContextFull { cached: before, asked: tokens.len(), n_ctx });
+        }
+        let rows = match want {
+            Want::All => tokens.len(),
+            Want::Last => 1,
+            Want::None => 0,
+        };
+        if logits.len() != rows * n_vocab {
+            return Err(Error::Internal(format!("room for {} logits, {rows} rows have {n_vocab} each", logits.len())));
         }
         let result = self.passes(tokens, want, logits, progress);
         if result.is_err() {

@@ -21,6 +21,8 @@ pub(crate) struct Drafter {
     disabled: Option<String>,
     /// The draft of this step.
     draft: Vec<u32>,
+    /// Whether the source waits to hear what became of its draft.
+    pending: bool,
     /// What a source without books of its own did, in this request.
     own: SourceStats,
     /// The source's books when the request began.
@@ -56,6 +58,7 @@ impl Drafter {
             max_draft: max_draft.min(MAX_DRAFT),
             disabled: None,
             draft: Vec::new(),
+            pending: false,
             own: SourceStats::default(),
             before: Vec::new(),
             top: Vec::new(),
@@ -82,6 +85,7 @@ impl Drafter {
 
     /// Tokens that were committed: a prompt, or all kept tokens of a step.
     pub(crate) fn observe(&mut self, committed: &[u32]) {
+        self.pending = false;
         if self.asked() {
             let result = self.source.observe(committed);
             self.disable(result);
@@ -90,9 +94,17 @@ impl Drafter {
 
     /// The stream goes on from another history.
     pub(crate) fn rebuild(&mut self, history: &[u32]) {
+        self.pending = false;
         if self.asked() {
             let result = self.source.rebuild(history);
             self.disable(result);
+        }
+    }
+
+    /// Nothing was committed on the draft of this step: the source must not take what comes next for its outcome (D2).
+    pub(crate) fn drop_pending(&mut self) {
+        if std::mem::take(&mut self.pending) && self.asked() {
+            self.source.truncate_pending(0);
         }
     }
 
@@ -131,6 +143,7 @@ impl Drafter {
                 self.disable(Err(error));
             }
         }
+        self.pending = !draft.is_empty();
         self.draft = draft;
     }
 
@@ -154,7 +167,7 @@ impl Drafter {
 
     /// Tells the source about the captured rows: `inputs` are the tokens that went in.
     pub(crate) fn observe_topk(&mut self, inputs: &[u32]) {
-        if self.asked() && !self.top_lens.is_empty() {
+        if self.asked() && !inputs.is_empty() && !self.top_lens.is_empty() {
             let mut rest = self.top.as_slice();
             let rows: Vec<TopkRow<'_>> = inputs
                 .iter()
@@ -177,12 +190,14 @@ impl Drafter {
         self.gate.record_plain(ns, draft_ns);
     }
 
-    /// A verify step of the current draft took `ns`.
-    pub(crate) fn record_verify(&mut self, accepted: usize, committed: usize, ns: u64) {
+    /// A verify step of the current draft took `ns`; `None`: it is no sample for the gate.
+    pub(crate) fn record_verify(&mut self, accepted: usize, committed: usize, ns: Option<u64>) {
         self.own.drafts += 1;
         self.own.drafted += self.draft.len() as u64;
         self.own.accepted += accepted as u64;
-        self.gate.record_verify(self.draft.len(), accepted, committed, ns);
+        if let Some(ns) = ns {
+            self.gate.record_verify(self.draft.len(), accepted, committed, ns);
+        }
     }
 
     /// The part that made the last settled draft, by its growing count of drafts.

@@ -11,6 +11,8 @@
 
 mod clock;
 mod drafter;
+#[doc(hidden)]
+pub mod probe;
 mod request;
 mod stats;
 mod step;
@@ -60,8 +62,11 @@ pub struct Decoder {
     /// Prompt and committed tokens; all but the last are cached (I1). Empty before the first request.
     history: Vec<u32>,
     sampler: Sampler,
+    /// The sampler of the next request, if it is another one.
+    next_sampler: Option<Sampler>,
     drafter: Option<Drafter>,
     clock: Box<dyn Clock>,
+    probe: Option<Box<dyn probe::Probe>>,
     turn: Option<Turn>,
     stats: DecodeStats,
 }
@@ -91,6 +96,12 @@ impl Decoder {
                 let expected = format!("1 to {MAX_DRAFT}");
                 return Err(Error::Option { what: "max_draft", found: s.max_draft.to_string(), expected });
             }
+            // Nothing would ever be drafted.
+            Some(s) if s.gate.options().min_draft > s.max_draft => {
+                let expected = format!("at most max_draft, {}", s.max_draft);
+                let found = s.gate.options().min_draft.to_string();
+                return Err(Error::Option { what: "min_draft", found, expected });
+            }
             Some(s) => Some(Drafter::new(s.source, s.gate, s.max_draft)),
             None => None,
         };
@@ -102,8 +113,10 @@ impl Decoder {
             logits: Vec::new(),
             history: Vec::new(),
             sampler,
+            next_sampler: None,
             drafter,
             clock: Box::<SystemClock>::default(),
+            probe: None,
             turn: None,
             stats: DecodeStats::default(),
         })
@@ -114,12 +127,23 @@ impl Decoder {
         self.clock = clock;
     }
 
-    /// Takes other sampling options, for the next request.
+    /// Lets a test watch and disturb the decoder.
+    #[doc(hidden)]
+    pub fn set_probe(&mut self, probe: Option<Box<dyn probe::Probe>>) {
+        self.probe = probe;
+    }
+
+    /// Asks the probe, if there is one, whether a part may go on.
+    fn before(&mut self, part: probe::Part) -> Result<()> {
+        self.probe.as_mut().map_or(Ok(()), |probe| probe.before(part))
+    }
+
+    /// Takes other sampling options, for the next request; one under way goes on with its own.
     ///
     /// # Errors
     /// An option is out of range; the old ones stay.
     pub fn set_sampling(&mut self, sampling: Sampling) -> Result<()> {
-        self.sampler = Sampler::new(sampling, self.model.config().n_vocab)?;
+        self.next_sampler = Some(Sampler::new(sampling, self.model.config().n_vocab)?);
         Ok(())
     }
 
@@ -167,11 +191,25 @@ impl Decoder {
         Ok(())
     }
 
+    /// Makes I1 true again after a panic, which leaves a step or a prompt half done: history and cache end where both are whole.
+    fn mend(&mut self) -> Result<()> {
+        if self.turn.is_some() || self.history.len() == self.cache.len() + 1 {
+            return Ok(());
+        }
+        self.cache.truncate(self.history.len().saturating_sub(1))?;
+        self.history.truncate(self.cache.len() + 1);
+        if let Some(drafter) = &mut self.drafter {
+            drafter.rebuild(&self.history);
+        }
+        Ok(())
+    }
+
     /// Goes back to the first `n` tokens of the history; the request under way ends.
     ///
     /// # Errors
     /// A window layer has already forgotten positions that are needed; nothing changes.
     pub fn rewind(&mut self, n: usize) -> Result<()> {
+        self.mend()?;
         if n >= self.history.len() {
             return Ok(());
         }
@@ -189,11 +227,13 @@ impl Decoder {
     /// # Errors
     /// Memory ran out.
     pub fn fork(&mut self, speculation: Option<Speculation>) -> Result<Decoder> {
+        self.mend()?;
+        let sampler = self.next_sampler.as_ref().unwrap_or(&self.sampler);
         let mut fork = Decoder::new(
             self.model.clone(),
             self.vocab.clone(),
             self.cache.kind(),
-            self.sampler.sampling().clone(),
+            sampler.sampling().clone(),
             speculation,
         )?;
         fork.cache = self.cache.copy_prefix(self.cache.len())?;

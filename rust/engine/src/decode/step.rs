@@ -1,6 +1,7 @@
 //! The two moves of a decoder: begin a request, take a step.
 
 use super::drafter::Bounds;
+use super::probe::{Part, Probe};
 use super::request::{Finish, Request, Step, Turn};
 use super::stats::DecodeStats;
 use super::{Decoder, Drafter};
@@ -50,8 +51,15 @@ impl Decoder {
             let expected = format!("token ids of 0 to {}", n_vocab - 1);
             return Err(Error::Option { what: "stop", found: token.to_string(), expected });
         }
+        if !self.model.is_alive() {
+            return Err(Error::Forked);
+        }
         let start = self.clock.now_ns();
         self.turn = None;
+        self.mend()?;
+        if let Some(sampler) = self.next_sampler.take() {
+            self.sampler = sampler;
+        }
         self.stats = DecodeStats::default();
         let kept = self.keep_prefix(prompt)?;
         self.stats.cached_tokens = kept as u64;
@@ -108,6 +116,7 @@ impl Decoder {
             let n_vocab = self.model.config().n_vocab;
             let rows = if want == Want::Last { n_vocab } else { 0 };
             self.logits.resize(rows.max(self.logits.len()), 0.0);
+            self.before(Part::Prefill)?;
             let mut span = [Span { cache: &mut self.cache, tokens: part }];
             self.model.forward(&mut span, want, &mut self.scratch, &mut self.logits[..rows])?;
             done += part.len();
@@ -126,6 +135,7 @@ impl Decoder {
             &self.vocab,
             &mut self.sampler,
             None,
+            self.probe.as_deref_mut(),
             &mut self.history,
             &mut self.stats,
             turn,
@@ -148,10 +158,12 @@ impl Decoder {
             kept -= 1;
         }
         self.cache.truncate(self.history.len() - 1)?;
-        if let Some(drafter) = &mut self.drafter
-            && kept > 0
-        {
-            drafter.observe(&self.history[self.history.len() - kept..]);
+        if let Some(drafter) = &mut self.drafter {
+            if kept > 0 {
+                drafter.observe(&self.history[self.history.len() - kept..]);
+            } else {
+                drafter.drop_pending();
+            }
         }
         Ok(())
     }
@@ -161,6 +173,9 @@ impl Decoder {
     /// # Errors
     /// A forward or the sampler failed; history and cache stand at the last committed token, and the request can go on.
     pub fn step(&mut self) -> Result<Step> {
+        if !self.model.is_alive() {
+            return Err(Error::Forked);
+        }
         let Some(mut turn) = self.turn.take() else {
             return Err(Error::Internal("a step without a request".into()));
         };
@@ -187,6 +202,9 @@ impl Decoder {
         let result = self.forward_and_commit(turn, &mut step);
         if let Err(error) = result {
             self.cache.truncate(self.history.len() - 1)?;
+            if let Some(drafter) = &mut self.drafter {
+                drafter.drop_pending();
+            }
             if step.tokens.is_empty() {
                 return Err(error);
             }
@@ -222,11 +240,13 @@ impl Decoder {
             _ => Vec::new(),
         };
 
+        self.before(Part::Forward { rows: tokens.len() })?;
         let forward_start = self.clock.now_ns();
         let mut span = [Span { cache: &mut self.cache, tokens: &tokens }];
         self.logits.resize(self.logits.len().max(tokens.len() * n_vocab), 0.0);
         self.model.forward(&mut span, Want::All, &mut self.scratch, &mut self.logits[..tokens.len() * n_vocab])?;
         let forward_end = self.clock.now_ns();
+        self.before(Part::Forwarded)?;
 
         let before = self.history.len();
         let drafter = if drafted > 0 { self.drafter.as_mut() } else { None };
@@ -234,6 +254,7 @@ impl Decoder {
             &self.vocab,
             &mut self.sampler,
             drafter,
+            self.probe.as_deref_mut(),
             &mut self.history,
             &mut self.stats,
             turn,
@@ -275,8 +296,9 @@ impl Decoder {
         }
         if let Some(drafter) = &mut self.drafter {
             // A step that failed, or that a stop cut short, says nothing about the draft's worth; its time is not a sample either.
+            let cut_short = rows.accepted == committed && committed <= drafted;
             if drafted > 0 && rows.error.is_none() {
-                drafter.record_verify(rows.accepted, committed, end - start);
+                drafter.record_verify(rows.accepted, committed, (!cut_short).then_some(end - start));
             } else if drafted == 0 {
                 drafter.record_plain(end - start, draft_ns);
             }
@@ -294,6 +316,7 @@ fn commit_rows(
     vocab: &Vocab,
     sampler: &mut Sampler,
     mut drafter: Option<&mut Drafter>,
+    mut probe: Option<&mut (dyn Probe + 'static)>,
     history: &mut Vec<u32>,
     stats: &mut DecodeStats,
     turn: &mut Turn,
@@ -311,6 +334,12 @@ fn commit_rows(
             drafter.capture(row, topk);
         }
         let pos = history.len();
+        if let Some(probe) = &mut probe
+            && let Err(error) = probe.before(Part::Sample { row: i })
+        {
+            rows.error = Some(error);
+            break;
+        }
         let picked = match sampler.sample(row, history, turn.committed, pos) {
             Ok(picked) => picked,
             Err(error) => {
@@ -330,6 +359,9 @@ fn commit_rows(
         stats.committed += 1;
         stats.draws += u64::from(picked.drew);
         history.push(token);
+        if let Some(probe) = &mut probe {
+            probe.committed(pos, row, token);
+        }
         let handed_out = step.tokens.len();
         let ends = turn.take(vocab, token, step);
         if step.tokens.len() > handed_out {

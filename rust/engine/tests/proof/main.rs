@@ -1,0 +1,26 @@
+//! The engine proved on tiny random models: what it computes, what it keeps, and that speculation changes nothing.
+//!
+//! | file | what it proves |
+//! | --- | --- |
+//! | `exact` | the forward against a naive one in f64, within a bound that follows from the roundings |
+//! | `batch` | I4: rows do not depend on batch, split, threads, instruction set or other spans |
+//! | `rewind` | I5: truncated, copied and failed caches are fresh ones |
+//! | `lossless` | I3, I6, obligations 1, 2, 3, 7: rows, draws, streams, distributions, whatever the source |
+//! | `failures` | I1, I2, I5, obligation 4: no unverified row outlives a failure |
+//! | `gate` | obligation 5: the gate changes no stream |
+//! | `ends` | obligation 6: stops, budgets and contexts that end inside a draft |
+//!
+//! `models` makes the models, `cast` the draft sources, `rig` the decoders and their comparison.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
+
+mod batch;
+mod cast;
+mod ends;
+mod exact;
+mod failures;
+mod gate;
+mod lossless;
+mod models;
+mod rewind;
+mod rig;
