@@ -149,14 +149,14 @@ class _Bar:
 
 @contextmanager
 def bar(
-    label: str, unit: Literal["bytes", "count"] = "count", after_s: float = PATIENCE_S
+    label: str, unit: Literal["bytes", "count"] = "count", after_s: float | None = None
 ) -> Iterator[Callable[[int, int | None], None]]:
     """Show how far something is, if it takes a while and stderr is a terminal.
 
     Args:
         label: What is being done.
         unit: What the numbers are.
-        after_s: Seconds after which the bar appears.
+        after_s: Seconds after which the bar appears. None: `PATIENCE_S`.
 
     Yields:
         A function to be told what is done and what there is in all (None: not known).
@@ -164,7 +164,7 @@ def bar(
     if not is_terminal(sys.stderr):
         yield lambda done, total: None
         return
-    shown = _Bar(label, unit, after_s)
+    shown = _Bar(label, unit, PATIENCE_S if after_s is None else after_s)
     try:
         yield shown.update
     finally:
