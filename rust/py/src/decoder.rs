@@ -154,6 +154,7 @@ impl Decoder {
     ) -> PyResult<StepRow> {
         let prompt = convert::tokens(prompt)?;
         let mut decoder = self.lock(py)?;
+        self.interrupted()?;
         let raised = Mutex::new(None);
         let decoder = &mut *decoder;
         let step = guarded(py, &raised, || {
@@ -178,7 +179,8 @@ impl Decoder {
                     }
                     return false;
                 }
-                no_signal(&raised)
+                // After the last pass the prompt is cached: a signal then is Python's to handle.
+                done == total || no_signal(&raised)
             };
             decoder.begin(&prompt, request, &mut report)
         })?;
@@ -192,7 +194,8 @@ impl Decoder {
         self.interrupted()?;
         let decoder = &mut *decoder;
         let step = guarded(py, &Mutex::new(None), || decoder.step())?;
-        if step.tokens.is_empty() {
+        // Tokens are handed out first, unless no step follows that could raise it.
+        if step.tokens.is_empty() || step.finish.is_some() {
             self.interrupted()?;
         }
         Ok(step_row(step))

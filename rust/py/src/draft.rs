@@ -89,6 +89,11 @@ impl SpeculationArgs {
         }
     }
 
+    /// The shortest draft: as asked for, or the shortest that pays, which must not exceed the longest.
+    fn shortest(&self, table: &CostTable) -> usize {
+        self.min_draft.unwrap_or(table.shortest_draft().min(self.max_draft))
+    }
+
     /// The gate that these options describe.
     pub(crate) fn gate(&self, py: Python<'_>) -> PyResult<Gate> {
         let table = self.table(py)?;
@@ -104,7 +109,7 @@ impl SpeculationArgs {
             first_risk: g.first_risk,
             max_debt: g.max_debt,
             credit: g.credit,
-            min_draft: self.min_draft.unwrap_or(table.shortest_draft()),
+            min_draft: self.shortest(&table),
             ..GateOptions::default()
         };
         Gate::new(table, gate).map_err(|e| options(py, e.to_string()))
@@ -122,8 +127,9 @@ impl SpeculationArgs {
         let cascade = CascadeOptions {
             policy,
             min_match: self.min_match.unwrap_or(measured.min_match),
-            min_draft: self.min_draft.unwrap_or(measured.min_draft),
+            min_draft: self.shortest(&table),
             recycling: self.recycling,
+            chain: measured.chain.max(self.shortest(&table)),
             ..measured
         };
         Cascade::new(n_vocab, cascade).map_err(|e| options(py, e.to_string()))
@@ -136,6 +142,10 @@ pub(crate) fn check_speculation(py: Python<'_>, args: SpeculationArgs) -> PyResu
     let most = quoth_engine::decode::MAX_DRAFT;
     if args.max_draft == 0 || args.max_draft > most {
         return Err(options(py, format!("max_draft is {}, expected 1 to {most}", args.max_draft)));
+    }
+    if let Some(min) = args.min_draft.filter(|min| *min > args.max_draft) {
+        // Nothing would ever be drafted.
+        return Err(options(py, format!("min_draft is {min}, expected at most max_draft, {}", args.max_draft)));
     }
     args.gate(py)?;
     args.cascade(py, 1)?;

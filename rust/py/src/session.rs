@@ -72,7 +72,9 @@ impl Session {
         let raised = Mutex::new(None);
         let session = &mut *session;
         guarded(py, &raised, || {
-            session.forward(&tokens, want, out, &mut |_| crate::errors::no_signal(&raised))
+            // After the last pass the work is done: a signal then is Python's to handle, and the session has grown.
+            let mut go_on = |done: usize| done == tokens.len() || crate::errors::no_signal(&raised);
+            session.forward(&tokens, want, out, &mut go_on)
         })?;
         drop(view);
         Ok(array)

@@ -1,7 +1,8 @@
 //! Draft sources written in Python, seen as Rust ones.
 //!
 //! The context is handed over as one list that grows with the stream, so a call costs what is new. An exception stops the source for good (the decoder
-//! keeps the reason); an interrupt is kept apart and raised at the next chance.
+//! keeps the reason). An interrupt is no fault of the source: it is kept apart and raised at the next chance, and the source stays, unless it may have missed
+//! tokens.
 
 use std::sync::{Arc, Mutex};
 
@@ -23,6 +24,8 @@ pub(crate) struct PySource {
     topk: usize,
     context: Py<PyList>,
     known: usize,
+    /// A failure of `truncate_pending`, which cannot report one; the next call does.
+    unreported: Option<SourceError>,
     interrupt: Interrupt,
 }
 
@@ -48,7 +51,14 @@ impl PySource {
         } else {
             0
         };
-        Ok(PySource { object: object.clone().unbind(), topk, context: PyList::empty(py).unbind(), known: 0, interrupt })
+        Ok(PySource {
+            object: object.clone().unbind(),
+            topk,
+            context: PyList::empty(py).unbind(),
+            known: 0,
+            unreported: None,
+            interrupt,
+        })
     }
 
     fn failed(&self, py: Python<'_>, error: PyErr) -> SourceError {
@@ -62,6 +72,18 @@ impl PySource {
         SourceError(format!("{name}: {text}"))
     }
 
+    /// As [`Self::failed`], for a call after which the source is as good as before if it was interrupted.
+    fn failed_unless_interrupted(&self, py: Python<'_>, error: PyErr) -> Result<(), SourceError> {
+        let interrupted = !error.is_instance_of::<PyException>(py);
+        let failed = self.failed(py, error);
+        if interrupted { Ok(()) } else { Err(failed) }
+    }
+
+    /// Reports what `truncate_pending` could not.
+    fn report(&mut self) -> Result<(), SourceError> {
+        self.unreported.take().map_or(Ok(()), Err)
+    }
+
     fn call(&self, py: Python<'_>, method: &str, tokens: &[u32]) -> Result<(), SourceError> {
         self.object.call_method1(py, method, (tokens.to_vec(),)).map(drop).map_err(|e| self.failed(py, e))
     }
@@ -69,6 +91,7 @@ impl PySource {
 
 impl DraftSource for PySource {
     fn suggest(&mut self, context: &[u32], max_tokens: usize, out: &mut Vec<u32>) -> Result<(), SourceError> {
+        self.report()?;
         Python::attach(|py| {
             let list = self.context.bind(py);
             let mut fill = || -> PyResult<()> {
@@ -83,22 +106,30 @@ impl DraftSource for PySource {
                 Ok(())
             };
             fill().map_err(|e| self.failed(py, e))?;
-            let answer = self.object.call_method1(py, "suggest", (list, max_tokens)).map_err(|e| self.failed(py, e))?;
-            let answer = answer.bind(py);
-            if answer.is_none() {
-                return Ok(());
-            }
-            // One more than asked for is enough to know that the source overdid it.
-            for item in answer.try_iter().map_err(|e| self.failed(py, e))?.take(max_tokens + 1) {
-                let id = item.and_then(|item| item.extract::<i64>()).map_err(|e| self.failed(py, e))?;
-                // What is no token id at all is outside every vocabulary.
-                out.push(u32::try_from(id).unwrap_or(u32::MAX));
+            let mut ask = || -> PyResult<()> {
+                let answer = self.object.call_method1(py, "suggest", (list, max_tokens))?;
+                let answer = answer.bind(py);
+                if answer.is_none() {
+                    return Ok(());
+                }
+                // One more than asked for is enough to know that the source overdid it.
+                for item in answer.try_iter()?.take(max_tokens + 1) {
+                    let id = item?.extract::<i64>()?;
+                    // What is no token id at all is outside every vocabulary.
+                    out.push(u32::try_from(id).unwrap_or(u32::MAX));
+                }
+                Ok(())
+            };
+            if let Err(error) = ask() {
+                out.clear();
+                return self.failed_unless_interrupted(py, error);
             }
             Ok(())
         })
     }
 
     fn observe(&mut self, committed: &[u32]) -> Result<(), SourceError> {
+        self.report()?;
         Python::attach(|py| self.call(py, "observe", committed))
     }
 
@@ -107,9 +138,11 @@ impl DraftSource for PySource {
     }
 
     fn observe_topk(&mut self, rows: &[TopkRow<'_>]) -> Result<(), SourceError> {
+        self.report()?;
         Python::attach(|py| {
             let rows: Vec<(u32, Vec<u32>)> = rows.iter().map(|row| (row.token, row.top.to_vec())).collect();
-            self.object.call_method1(py, "observe_topk", (rows,)).map(drop).map_err(|e| self.failed(py, e))
+            let told = self.object.call_method1(py, "observe_topk", (rows,)).map(drop);
+            told.or_else(|error| self.failed_unless_interrupted(py, error))
         })
     }
 
@@ -119,13 +152,13 @@ impl DraftSource for PySource {
             if let Ok(method) = object.getattr("truncate_pending")
                 && let Err(error) = method.call1((n,))
             {
-                // The contract has no place for a failure here; the next call that can report one will.
-                self.failed(py, error);
+                self.unreported = self.failed_unless_interrupted(py, error).err();
             }
         });
     }
 
     fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
+        self.report()?;
         self.known = usize::MAX;
         Python::attach(|py| {
             let object = self.object.bind(py);
