@@ -341,6 +341,12 @@ impl Decoder {
         self.cascade.is_some()
     }
 
+    /// Handles of the references, first added first.
+    fn references(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
+        drop(self.lock(py)?);
+        Ok(self.cascade.as_ref().map_or_else(Vec::new, |c| c.lock().references().map(|id| id.0).collect()))
+    }
+
     fn add_reference(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<u64> {
         let tokens = convert::tokens(tokens)?;
         let Some(cascade) = &self.cascade else {
