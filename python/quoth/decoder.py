@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from quoth import _core
+from quoth.asynchronous import AsyncSteps, Cancel, Worker
 from quoth.costs import measured_costs
-from quoth.errors import OptionsError
+from quoth.errors import BusyError, OptionsError
 from quoth.options import DraftSource, Sampling, Speculation, _CoreSampling, _CoreSpeculation, as_speculation
 from quoth.stats import GateStats, SourceStats, Stats
 
@@ -71,8 +72,9 @@ class Result:
     """The text before any stop, whole characters only."""
     tokens: tuple[int, ...]
     """The generated tokens, without one that completed a stop."""
-    finish_reason: FinishReason
-    """`stop`, `length` (all wanted tokens) or `context` (the context is full)."""
+    finish_reason: FinishReason | None
+    """`stop`, `length` (all wanted tokens) or `context` (the context is full). None only for an answer in a
+    conversation whose reader left before its end."""
     stop: str | int | None
     """The stop that fired: a stop text as given, or the id of a token that ends generation."""
     logprobs: tuple[TokenLogprobs, ...] | None
@@ -115,6 +117,8 @@ class Decoder:
         self._seed = self.sampling.seed if self.sampling.seed is not None else secrets.randbits(64)
         self._last_stop: str | int | None = None
         self._warned: str | None = None
+        self._generation = 0
+        self._worker = Worker()
         self._core: _core.Decoder
         options, source = None, None
         if self.speculation is not None:
@@ -168,6 +172,7 @@ class Decoder:
         """
         request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=False)
         tokens = self._begin(prompt, seed)
+        self._generation += 1
         first = self._core.begin(tokens, request, progress)
         rest = first if first[6] is not None else self._core.run()
         rows = (first,) if rest is first else (first, rest)
@@ -177,14 +182,65 @@ class Decoder:
         out = tuple(token for row in rows for token in row[0])
         lps = tuple(row for r in rows for row in r[2])
         self._warn_if_disabled()
+        return self._result(
+            "".join(row[1] for row in rows),
+            out,
+            finish[0],
+            None if logprobs is None else _logprobs(out, lps),
+            len(tokens),
+        )
+
+    async def agenerate(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 256,
+        stop: str | int | Sequence[str | int] = (),
+        stop_at_eog: bool = True,
+        logprobs: int | None = None,
+        seed: int | None = None,
+        progress: Progress | None = None,
+    ) -> Result:
+        """As `generate`, on a thread of the decoder's own, so that the event loop goes on.
+
+        A cancellation waits for the step under way and then arrives; the decoder stands at a committed token and can
+        be used again. `progress` is called on that thread.
+        """
+        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=False)
+        cancel = Cancel()
+
+        def work() -> Result:
+            tokens = self._begin(prompt, seed)
+            chunks = []
+            for chunk in self._chunks(tokens, request, cancel.watched(progress)):
+                chunks.append(chunk)
+                cancel.check()
+            return self._result(
+                "".join(chunk.text for chunk in chunks),
+                tuple(token for chunk in chunks for token in chunk.tokens),
+                chunks[-1].finish_reason,
+                None if logprobs is None else tuple(row for chunk in chunks for row in chunk.logprobs),
+                len(tokens),
+            )
+
+        return await self._worker.run(work, cancel)
+
+    def _result(
+        self,
+        text: str,
+        tokens: tuple[int, ...],
+        finish_reason: FinishReason | None,
+        logprobs: tuple[TokenLogprobs, ...] | None,
+        prompt_tokens: int,
+    ) -> Result:
         return Result(
-            text="".join(row[1] for row in rows),
-            tokens=out,
-            finish_reason=finish[0],
+            text=text,
+            tokens=tokens,
+            finish_reason=finish_reason,
             stop=self._last_stop,
-            logprobs=None if logprobs is None else _logprobs(out, lps),
+            logprobs=logprobs,
             stats=self.stats,
-            prompt_tokens=len(tokens),
+            prompt_tokens=prompt_tokens,
         )
 
     def stream(
@@ -203,11 +259,39 @@ class Decoder:
 
         The texts of all chunks, joined, are the text of `generate`. Leaving the loop early is fine: the decoder then
         stands at the last token that was handed out, and the next prompt goes on from what it shares with it. With
-        `trace`, chunks name the source of their draft.
+        `trace`, chunks name the source of their draft. Once something else was generated, or the decoder was rewound,
+        going on with an older stream raises `BusyError`.
         """
         request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=trace)
         tokens = self._begin(prompt, seed)
         return self._chunks(tokens, request, progress)
+
+    def astream(
+        self,
+        prompt: str | Sequence[int],
+        *,
+        max_tokens: int = 256,
+        stop: str | int | Sequence[str | int] = (),
+        stop_at_eog: bool = True,
+        logprobs: int | None = None,
+        seed: int | None = None,
+        progress: Progress | None = None,
+        trace: bool = False,
+    ) -> AsyncSteps[Chunk]:
+        """As `stream`, for `async for`; each step runs on a thread of the decoder's own, so that the event loop goes
+        on.
+
+        A cancellation waits for the step under way and then arrives; that step is not handed out. The decoder can be
+        used again. `progress` is called on that thread.
+        """
+        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=trace)
+        cancel = Cancel()
+
+        def chunks() -> Generator[Chunk]:
+            yield from self._chunks(self._begin(prompt, seed), request, cancel.watched(progress))
+
+        running = chunks()
+        return AsyncSteps(self._worker, running.__next__, lambda chunk: None, cancel, running.close)
 
     def tokens(
         self,
@@ -223,6 +307,8 @@ class Decoder:
             yield from chunk.tokens
 
     def _chunks(self, tokens: list[int], request: _Request, progress: Progress | None) -> Iterator[Chunk]:
+        self._generation += 1
+        generation = self._generation
         row = self._core.begin(tokens, request, progress)
         step = 0
         while True:
@@ -242,6 +328,8 @@ class Decoder:
             )
             if finish is not None:
                 return
+            if generation != self._generation:
+                raise BusyError("the decoder was used for something else meanwhile, so this generation is over")
             row = self._core.step()
             step += 1
 
@@ -270,6 +358,7 @@ class Decoder:
         return _Request(max_tokens, ids, stop_at_eog, encoded, logprobs, trace, texts)
 
     def _begin(self, prompt: str | Sequence[int], seed: int | None) -> list[int]:
+        self._last_stop = None
         if seed is not None:
             self.set_sampling(self.sampling, seed=seed)
         if isinstance(prompt, str):
@@ -374,10 +463,12 @@ class Decoder:
         if n < 0:
             raise OptionsError(f"n is {n}, expected at least 0")
         self._core.rewind(n)
+        self._generation += 1
 
     def reset(self) -> None:
         """Forget all tokens. Options and references stay."""
         self._core.reset()
+        self._generation += 1
 
     def fork(self) -> Decoder:
         """An independent decoder at the same point, with the same options and references."""

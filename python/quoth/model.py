@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from quoth.conversation import Conversation
     from quoth.decoder import Decoder
     from quoth.options import DraftSource, Sampling, Speculation
 
@@ -173,6 +174,60 @@ class Model:
         from quoth.decoder import Decoder  # noqa: PLC0415  decoders import this module for their types
 
         return Decoder(self, sampling=sampling, speculation=speculation)
+
+    def conversation(
+        self,
+        *,
+        system: str | None = None,
+        messages: Sequence[Mapping[str, Any]] = (),
+        sampling: Sampling | None = None,
+        speculation: Speculation | DraftSource | bool | None = True,
+        max_tokens: int = 1024,
+        stop: str | int | Sequence[str | int] = (),
+        overflow: Literal["error", "trim"] = "error",
+        chat_template: str | None = None,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        documents: Sequence[Mapping[str, Any]] | None = None,
+        template_kwargs: Mapping[str, Any] | None = None,
+    ) -> Conversation:
+        """A new conversation: a user's messages to answers.
+
+        Args:
+            system: The system message.
+            messages: What was said before, oldest first, each with `role` and `content`; behind the system message.
+            sampling: How tokens are chosen. None: greedily. Each turn uses the same seed, with draws that begin anew.
+            speculation: As for `decoder`. It never changes an answer.
+            max_tokens: Most tokens of an answer.
+            stop: Texts and token ids that end an answer, beside the model's own ends of turn.
+            overflow: What happens when a turn does not fit the context. `error`: `ContextFullError`. `trim`: the oldest
+                turns are dropped, never the system message, until the turn and room for its answer fit: `max_tokens`,
+                at most a quarter of the context. An answer that meets the end of the context ends there in both cases.
+            chat_template: Name of one of the file's templates, or a template's source. None: the file's own.
+            tools: JSON schemas of functions that the model may call.
+            documents: Documents for templates that take them.
+            template_kwargs: More variables for the template, such as `enable_thinking`.
+
+        Raises:
+            OptionsError: An option is out of range.
+            TokenizerError: The file has no chat template and none was given, or its vocabulary is damaged or of an
+                unknown kind.
+        """
+        from quoth.conversation import Conversation  # noqa: PLC0415  conversations import this module for their types
+
+        return Conversation(
+            self,
+            system=system,
+            messages=messages,
+            sampling=sampling,
+            speculation=speculation,
+            max_tokens=max_tokens,
+            stop=stop,
+            overflow=overflow,
+            chat_template=chat_template,
+            tools=tools,
+            documents=documents,
+            template_kwargs=template_kwargs,
+        )
 
 
 class Session:

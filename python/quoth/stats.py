@@ -5,9 +5,28 @@ In: the core's counters. Out: values to users. Times are wall-clock nanoseconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
-__all__ = ["GateStats", "SourceStats", "Stats"]
+__all__ = ["GateStats", "SourceStats", "Stats", "total"]
+
+_SUMMED = [
+    "prefill_tokens",
+    "prefill_ns",
+    "cached_tokens",
+    "steps",
+    "verify_steps",
+    "plain_steps",
+    "committed",
+    "draws",
+    "drafted",
+    "accepted",
+    "bonus",
+    "decode_ns",
+    "draft_ns",
+    "verify_ns",
+    "sample_ns",
+]
 
 
 @dataclass(frozen=True)
@@ -113,4 +132,32 @@ class Stats:
     @property
     def tokens_per_second(self) -> float:
         """Committed tokens a second of decoding, the prompt left out; 0 before the first step."""
-        return max(self.committed - 1, 0) / self.decode_ns * 1e9 if self.decode_ns else 0.0
+        return self.steps * self.tokens_per_step / self.decode_ns * 1e9 if self.decode_ns else 0.0
+
+
+def total(several: Iterable[Stats]) -> Stats:
+    """Add up what several generations did.
+
+    Returns:
+        Counts and times added; the gate, the machine and the seed of the last; rates of the sums.
+    """
+    every = list(several)
+    if not every:
+        return Stats()
+    sums = {name: sum(getattr(stats, name) for stats in every) for name in _SUMMED}
+    # The first token of each comes with its prompt, not with a step.
+    first = sum(1 for stats in every if stats.committed)
+    sources: dict[str, SourceStats] = {}
+    for stats in every:
+        for name, new in stats.sources.items():
+            old = sources.get(name, SourceStats(0, 0, 0, muted=False, reason=None))
+            counts = (old.drafts + new.drafts, old.drafted + new.drafted, old.accepted + new.accepted)
+            sources[name] = SourceStats(*counts, muted=new.muted, reason=new.reason)
+    return replace(
+        every[-1],
+        **sums,
+        tokens_per_step=(sums["committed"] - first) / sums["steps"] if sums["steps"] else 0.0,
+        acceptance=sums["accepted"] / sums["drafted"] if sums["drafted"] else 0.0,
+        longest_draft=max(stats.longest_draft for stats in every),
+        sources=sources,
+    )

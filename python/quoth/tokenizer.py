@@ -478,19 +478,25 @@ class Tokenizer:
             raise TokenizerError("escape_content=True needs tokenize=True: text cannot show which marks are escaped")
         from quoth.template import escaped  # noqa: PLC0415 - only when needed
 
-        control = [self._table.texts[id] for id in self._hidden if self._table.texts[id]]
-        mark, messages, tools, documents = escaped(control, messages, tools, documents)
+        mark, messages, tools, documents = escaped(self._control_texts, messages, tools, documents)
         text = template.render(messages, add_generation_prompt, tools=tools, documents=documents, **kwargs)
         return self._encode_marked(text, mark)
 
-    def _encode_marked(self, text: str, mark: str) -> list[int]:
+    @cached_property
+    def _control_texts(self) -> tuple[str, ...]:
+        return tuple(self._table.texts[id] for id in self._hidden if self._table.texts[id])
+
+    def _encode_marked(self, text: str, mark: str, *, continues: bool = False) -> list[int]:
+        """Encode what a template wrote around content that `escaped` treated; `continues` says that it goes on from
+        tokens, so that nothing is put in front."""
         _check_text(text)
         ids: list[int] = []
-        for part in self._with_control.split(text):
+        for at, part in enumerate(self._with_control.split(text)):
             if isinstance(part, int):
                 ids.append(part)
             else:
-                ids += self.encode(part.replace(mark, ""))
+                prefix = False if continues and at == 0 else None
+                ids += self.encode(part.replace(mark, ""), add_space_prefix=prefix)
         return ids
 
 

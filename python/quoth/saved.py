@@ -1,0 +1,209 @@
+"""Conversations as files: JSON, with the token ids that were really used.
+
+In: a conversation, or a file and a model. Out: the other one.
+
+A file holds what a prompt is made from (`quoth.transcript`), so a conversation that was read is the one that was
+written: same ids, and by the invariance of the forward pass the same bits in the cache once it is filled again. What
+cannot change a token is left out: speculation, statistics, log-probabilities.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from quoth.errors import OptionsError
+from quoth.options import DraftSource, Sampling, Speculation
+from quoth.transcript import Entry, Lead
+
+if TYPE_CHECKING:
+    from quoth.conversation import Conversation
+    from quoth.model import Model
+
+__all__ = ["read", "write"]
+
+FORMAT: Final = "quoth conversation"
+VERSION: Final = 1
+
+
+def write(chat: Conversation, path: Path) -> None:
+    """Write a conversation to a file.
+
+    Raises:
+        OSError: It cannot be written.
+        OptionsError: A message holds something that JSON cannot say.
+    """
+    entries = [_entry(entry) for entry in chat._entries]
+    if (answer := chat._open) is not None:
+        coming = Entry(answer._message(), tuple(answer._tokens), answer._plan.prompt.lead)
+        entries.append(_entry(coming))
+    data = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": {
+            "name": chat.model.metadata.get("general.name"),
+            "architecture": chat.model.metadata.get("general.architecture"),
+            "vocabulary": _vocabulary(chat.model),
+        },
+        "entries": entries,
+        "options": {
+            "sampling": _sampling(chat.sampling),
+            "seed": chat.seed,
+            "max_tokens": chat.max_tokens,
+            "stop": list(chat.stop),
+            "overflow": chat.overflow,
+            **chat._template_options,
+        },
+        "trimmed": chat.trimmed,
+        "references": [tokens for _, tokens in chat._references.values()],
+    }
+    try:
+        text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
+    except (TypeError, ValueError) as error:
+        raise OptionsError(f"the conversation cannot be written as JSON: {error}") from None
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text + "\n")
+        os.replace(name, path)
+    except BaseException:
+        os.unlink(name)
+        raise
+
+
+def read(
+    kind: type[Conversation], path: Path, model: Model, speculation: Speculation | DraftSource | bool | None
+) -> Conversation:
+    """Make the conversation of a file.
+
+    Raises:
+        OSError: It cannot be read.
+        OptionsError: It is no such file, is damaged, or is of another vocabulary.
+    """
+    try:
+        data = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise OptionsError(f"`{path}` is no conversation: {error}") from None
+    if not isinstance(data, dict) or data.get("format") != FORMAT:
+        raise OptionsError(f"`{path}` is no conversation: expected the format `{FORMAT}`")
+    if data.get("version") != VERSION:
+        raise OptionsError(f"`{path}` has version {data.get('version')!r}, expected {VERSION}")
+    found = _Found(data, f"`{path}`")
+    made_with = found.field("model", dict).field("vocabulary", str).value
+    if made_with != _vocabulary(model):
+        raise OptionsError(f"`{path}` was made with another vocabulary than that of `{model.path}`")
+    options = found.field("options", dict)
+    chat = kind(
+        model,
+        sampling=_as_sampling(options.field("sampling", dict)),
+        speculation=speculation,
+        max_tokens=options.field("max_tokens", int).value,
+        stop=[stop.of(str, int).value for stop in options.field("stop", list).items()],
+        overflow=options.field("overflow", str).value,
+        chat_template=options.field("chat_template", str, type(None)).value,
+        tools=options.field("tools", list, type(None)).value,
+        documents=options.field("documents", list, type(None)).value,
+        template_kwargs=options.field("template_kwargs", dict, type(None)).value,
+    )
+    chat.seed = _whole(options.field("seed", int), 2**64 - 1)
+    chat.trimmed = _whole(found.field("trimmed", int), 2**63)
+    chat._entries = [_as_entry(entry.of(dict), model.n_vocab) for entry in found.field("entries", list).items()]
+    for reference in found.field("references", list).items():
+        chat.add_reference(_tokens(reference.of(list), model.n_vocab))
+    return chat
+
+
+class _Found:
+    """A part of a file, and where it stands."""
+
+    def __init__(self, value: Any, where: str) -> None:
+        self.value = value
+        self.where = where
+
+    def of(self, *kinds: type) -> _Found:
+        """This part, checked."""
+        if not isinstance(self.value, kinds) or (isinstance(self.value, bool) and bool not in kinds):
+            names = " or ".join("null" if kind is type(None) else kind.__name__ for kind in kinds)
+            raise OptionsError(f"expected {names} in {self.where}, found {type(self.value).__name__}")
+        return self
+
+    def field(self, name: str, *kinds: type) -> _Found:
+        """A field of this part."""
+        return _Found(self.value.get(name), f"{self.where}, {name}").of(*kinds)
+
+    def items(self) -> list[_Found]:
+        """The items of this part."""
+        return [_Found(value, f"{self.where}[{at}]") for at, value in enumerate(self.value)]
+
+
+def _entry(entry: Entry) -> dict[str, Any]:
+    data: dict[str, Any] = {"message": dict(entry.message)}
+    if entry.tokens is not None:
+        data["tokens"] = list(entry.tokens)
+    if entry.lead is not None:
+        data["lead"] = {**dataclasses.asdict(entry.lead), "tokens": list(entry.lead.tokens)}
+    return data
+
+
+def _as_entry(found: _Found, n_vocab: int) -> Entry:
+    message = found.field("message", dict)
+    message.field("role", str)
+    tokens, lead = None, None
+    if "tokens" in found.value:
+        tokens = tuple(_tokens(found.field("tokens", list), n_vocab))
+        message.field("content", str)
+    if "lead" in found.value:
+        part = found.field("lead", dict)
+        lead = Lead(
+            part.field("text", str).value,
+            tuple(_tokens(part.field("tokens", list), n_vocab)),
+            part.field("continues", bool).value,
+        )
+    return Entry(message.value, tokens, lead)
+
+
+def _tokens(found: _Found, n_vocab: int) -> list[int]:
+    return [_whole(token.of(int), n_vocab - 1) for token in found.items()]
+
+
+def _whole(found: _Found, last: int) -> int:
+    number: int = found.value
+    if not 0 <= number <= last:
+        raise OptionsError(f"expected 0 to {last} in {found.where}, found {number}")
+    return number
+
+
+def _sampling(sampling: Sampling) -> dict[str, Any]:
+    data = dataclasses.asdict(sampling)
+    # JSON knows no infinities, and no numbers as names.
+    data["logit_bias"] = [
+        [id, value if math.isfinite(value) else str(value)] for id, value in data["logit_bias"].items()
+    ]
+    return data
+
+
+def _as_sampling(found: _Found) -> Sampling:
+    data: Mapping[str, Any] = found.value
+    known = {field.name for field in dataclasses.fields(Sampling)}
+    if unknown := sorted(data.keys() - known):
+        raise OptionsError(f"expected options of sampling in {found.where}, found `{unknown[0]}`")
+    bias = {}
+    for item in found.field("logit_bias", list).items():
+        pair = item.of(list).value
+        if len(pair) != 2 or (isinstance(pair[1], str) and pair[1] != "-inf"):
+            raise OptionsError(f"expected a token and its bias in {item.where}, found {pair!r}")
+        bias[pair[0]] = float(pair[1]) if isinstance(pair[1], str) else pair[1]
+    return Sampling(**{**data, "logit_bias": bias, "banned": found.field("banned", list).value})
+
+
+def _vocabulary(model: Model) -> str:
+    """What tells vocabularies apart: a hash of all token texts."""
+    texts = "\0".join(map(model.tokenizer.token_text, range(model.n_vocab)))
+    return hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()
