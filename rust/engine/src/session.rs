@@ -8,7 +8,7 @@ use quoth_kernels::attend::KvKind;
 
 use crate::cache::KvCache;
 use crate::error::{Error, Result};
-use crate::model::{MAX_ROWS, Model, Scratch, Span, Want};
+use crate::model::{MAX_ROWS, Model, Output, Scratch, Span, Want};
 
 /// See the module.
 #[derive(Debug)]
@@ -109,7 +109,7 @@ impl Session {
             };
             let out = &mut logits[written * n_vocab..(written + rows) * n_vocab];
             let mut span = [Span { cache: &mut self.cache, tokens: part }];
-            self.model.forward(&mut span, want, &mut self.scratch, out)?;
+            self.model.forward(&mut span, want, &mut self.scratch, Output::Logits(out))?;
             written += rows;
             if !progress(done) && done < tokens.len() {
                 return Err(Error::Cancelled);

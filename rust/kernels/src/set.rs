@@ -6,7 +6,7 @@ use crate::act::{ActKind, pack_scalar};
 use crate::attend::{self, AttendFns, Values};
 use crate::format::Format;
 use crate::matmul::{self, Acts, Out, Panels, TileFn, scalar};
-use crate::{glu, norm, rope};
+use crate::{glu, norm, rope, top};
 
 /// The functions of one instruction set.
 #[derive(Clone, Copy)]
@@ -23,6 +23,7 @@ pub struct KernelSet {
     rotate: rope::RotateFn,
     glu: glu::Glu,
     attend: AttendFns,
+    above: top::AboveFn,
 }
 
 impl std::fmt::Debug for KernelSet {
@@ -42,6 +43,7 @@ const SCALAR: KernelSet = KernelSet {
     rotate: rope::SCALAR,
     glu: glu::SCALAR,
     attend: attend::SCALAR,
+    above: top::SCALAR,
 };
 
 const REFERENCE: KernelSet =
@@ -59,6 +61,7 @@ const AVX2: KernelSet = KernelSet {
     rotate: rope::AVX2,
     glu: glu::AVX2,
     attend: attend::AVX2,
+    above: top::AVX2,
 };
 
 #[cfg(target_arch = "x86_64")]
@@ -77,7 +80,27 @@ const AVX512: KernelSet = KernelSet {
     rotate: rope::AVX512,
     glu: glu::AVX512,
     attend: attend::AVX512,
+    above: top::AVX512,
 };
+
+#[cfg(target_arch = "aarch64")]
+const NEON: KernelSet = KernelSet {
+    name: "neon",
+    detail: "neon",
+    expanded: false,
+    tile: |format| matmul::neon::multiply(format, false),
+    weigh: matmul::neon::weigh,
+    pack: crate::act::pack_neon,
+    rms: norm::NEON,
+    rotate: rope::NEON,
+    glu: glu::NEON,
+    attend: attend::NEON,
+    above: top::NEON,
+};
+
+#[cfg(target_arch = "aarch64")]
+const NEON_DOTPROD: KernelSet =
+    KernelSet { detail: "neon with dotprod", tile: |format| matmul::neon::multiply(format, true), ..NEON };
 
 /// # Safety
 /// None.
@@ -116,6 +139,13 @@ impl KernelSet {
                 sets.push(AVX512);
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("neon") {
+            sets.push(NEON);
+            if std::arch::is_aarch64_feature_detected!("dotprod") {
+                sets.push(NEON_DOTPROD);
+            }
+        }
         sets
     }
 
@@ -124,7 +154,7 @@ impl KernelSet {
         Self::available().pop().unwrap_or(SCALAR)
     }
 
-    /// The set of a name: `scalar`, `avx2`, `avx512`, `reference`. The error lists the names that this CPU has.
+    /// The set of a name: `scalar`, `avx2`, `avx512`, `neon`, `reference`. The error lists the names that this CPU has.
     pub fn named(name: &str) -> Result<KernelSet, Vec<&'static str>> {
         let sets = Self::available();
         let found = sets.iter().rev().copied().chain([REFERENCE]).find(|s| s.name == name);
@@ -171,8 +201,21 @@ impl KernelSet {
     /// # Safety
     /// `out` must be valid for all rows of `x` and the columns of these panels, and nobody else may use those columns meanwhile.
     pub unsafe fn multiply(&self, w: &Panels<'_>, first: usize, count: usize, x: &Acts<'_>, out: Out) {
+        // SAFETY: passed on.
+        unsafe { self.multiply_some(w, first, count, first + count, x, out) }
+    }
+
+    /// As [`Self::multiply`], for the first of several calls that walk panels up to `until`: what the next call reads is fetched meanwhile.
+    ///
+    /// # Panics
+    /// As [`Self::multiply`].
+    ///
+    /// # Safety
+    /// As [`Self::multiply`].
+    pub unsafe fn multiply_some(&self, w: &Panels<'_>, first: usize, count: usize, until: usize, x: &Acts<'_>, out: Out) {
+        let (tile, kind) = ((self.tile)(w.format()), self.act_kind(w.format()));
         // SAFETY: the CPU has this set; the output by the caller.
-        unsafe { matmul::run((self.tile)(w.format()), self.act_kind(w.format()), w, first, count, x, out) }
+        unsafe { matmul::run(tile, kind, w, (first, count, until), x, out) }
     }
 
     /// RMS norm ([`crate::norm`]); without a weight, the factor is 1.
@@ -224,6 +267,10 @@ impl KernelSet {
 
     pub(crate) fn weigh_fn(&self, values: Values) -> TileFn {
         (self.weigh)(values)
+    }
+
+    pub(crate) fn above_fn(&self) -> top::AboveFn {
+        self.above
     }
 
     pub(crate) fn attend_fns(&self) -> &AttendFns {

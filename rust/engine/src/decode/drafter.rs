@@ -165,6 +165,12 @@ impl Drafter {
         self.top_lens.push(n);
     }
 
+    /// Keeps ids that were found already, most probable first.
+    pub(crate) fn capture_ids(&mut self, ids: impl ExactSizeIterator<Item = u32>) {
+        self.top_lens.push(ids.len());
+        self.top.extend(ids);
+    }
+
     /// Tells the source about the captured rows: `inputs` are the tokens that went in.
     pub(crate) fn observe_topk(&mut self, inputs: &[u32]) {
         if self.asked() && !inputs.is_empty() && !self.top_lens.is_empty() {

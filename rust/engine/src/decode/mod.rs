@@ -26,6 +26,7 @@ use std::sync::Arc;
 
 use quoth_draft::{DraftSource, Gate};
 use quoth_kernels::attend::KvKind;
+use quoth_kernels::top::Best;
 
 use crate::cache::KvCache;
 use crate::error::{Error, Result};
@@ -57,8 +58,9 @@ pub struct Decoder {
     vocab: Arc<Vocab>,
     cache: KvCache,
     scratch: Scratch,
-    /// Rows of the last forward.
+    /// Rows of the last forward, or only the greatest of each.
     logits: Vec<f32>,
+    best: Vec<Best>,
     /// Prompt and committed tokens; all but the last are cached (I1). Empty before the first request.
     history: Vec<u32>,
     sampler: Sampler,
@@ -111,6 +113,7 @@ impl Decoder {
             cache,
             scratch: Scratch::default(),
             logits: Vec::new(),
+            best: Vec::new(),
             history: Vec::new(),
             sampler,
             next_sampler: None,

@@ -5,10 +5,20 @@ use super::probe::{Part, Probe};
 use super::request::{Finish, Request, Step, Turn};
 use super::stats::DecodeStats;
 use super::{Decoder, Drafter};
+use quoth_kernels::top::Best;
+
 use crate::error::{Error, Result};
-use crate::model::{MAX_ROWS, Span, Want};
-use crate::sample::{Sampler, logprobs};
+use crate::model::{MAX_ROWS, Output, Span, Want};
+use crate::sample::{Picked, SampleError, Sampler, logprobs};
 use crate::vocab::Vocab;
+
+/// The rows of a forward that are to be sampled.
+enum Results<'r> {
+    /// All logits, `n_vocab` a row.
+    Logits(&'r mut [f32]),
+    /// The greatest of each row, best first: all that plain greedy decoding wants.
+    Best(&'r [Best]),
+}
 
 /// What the rows of a forward became.
 #[derive(Default)]
@@ -113,12 +123,8 @@ impl Decoder {
         while done < prompt.len() {
             let part = &prompt[done..prompt.len().min(done + MAX_ROWS)];
             let want = if done + part.len() == prompt.len() { Want::Last } else { Want::None };
-            let n_vocab = self.model.config().n_vocab;
-            let rows = if want == Want::Last { n_vocab } else { 0 };
-            self.logits.resize(rows.max(self.logits.len()), 0.0);
             self.before(Part::Prefill)?;
-            let mut span = [Span { cache: &mut self.cache, tokens: part }];
-            self.model.forward(&mut span, want, &mut self.scratch, &mut self.logits[..rows])?;
+            self.forward(part, want, None)?;
             done += part.len();
             self.stats.prefill_tokens += part.len() as u64;
             if !progress(done, prompt.len()) && done < prompt.len() {
@@ -126,6 +132,29 @@ impl Decoder {
             }
         }
         Ok(())
+    }
+
+    /// Forwards tokens; the wanted rows are then in `self.best`, `best` ids each, or if that is `None` in `self.logits`.
+    fn forward(&mut self, tokens: &[u32], want: Want, best: Option<usize>) -> Result<()> {
+        let rows = match want {
+            Want::All => tokens.len(),
+            Want::Last => 1,
+            Want::None => 0,
+        };
+        let output = match best {
+            Some(k) => {
+                self.best.resize_with(rows, Best::default);
+                self.best.iter_mut().for_each(|best| best.reset(k));
+                Output::Best(&mut self.best)
+            }
+            None => {
+                let n = rows * self.model.config().n_vocab;
+                self.logits.resize(self.logits.len().max(n), 0.0);
+                Output::Logits(&mut self.logits[..n])
+            }
+        };
+        let mut span = [Span { cache: &mut self.cache, tokens }];
+        self.model.forward(&mut span, want, &mut self.scratch, output)
     }
 
     /// Commits the token after the prompt, from the row that the prefill left.
@@ -139,8 +168,7 @@ impl Decoder {
             &mut self.history,
             &mut self.stats,
             turn,
-            &mut self.logits[..n_vocab],
-            n_vocab,
+            Results::Logits(&mut self.logits[..n_vocab]),
             &[],
             step,
         );
@@ -242,9 +270,13 @@ impl Decoder {
 
         self.before(Part::Forward { rows: tokens.len() })?;
         let forward_start = self.clock.now_ns();
-        let mut span = [Span { cache: &mut self.cache, tokens: &tokens }];
-        self.logits.resize(self.logits.len().max(tokens.len() * n_vocab), 0.0);
-        self.model.forward(&mut span, Want::All, &mut self.scratch, &mut self.logits[..tokens.len() * n_vocab])?;
+        // Plain greedy decoding needs no rows, only the greatest of each; a probe wants to see rows.
+        let greedy = self.sampler.is_plainly_greedy() && turn.request.logprobs.is_none() && self.probe.is_none();
+        let topk = match &self.drafter {
+            Some(drafter) if drafted > 0 => drafter.topk(),
+            _ => 0,
+        };
+        self.forward(&tokens, Want::All, greedy.then_some(topk.max(1)))?;
         let forward_end = self.clock.now_ns();
         self.before(Part::Forwarded)?;
 
@@ -258,8 +290,7 @@ impl Decoder {
             &mut self.history,
             &mut self.stats,
             turn,
-            &mut self.logits[..tokens.len() * n_vocab],
-            n_vocab,
+            if greedy { Results::Best(&self.best) } else { Results::Logits(&mut self.logits[..tokens.len() * n_vocab]) },
             &tokens[1..],
             step,
         );
@@ -320,27 +351,36 @@ fn commit_rows(
     history: &mut Vec<u32>,
     stats: &mut DecodeStats,
     turn: &mut Turn,
-    logits: &mut [f32],
-    n_vocab: usize,
+    mut results: Results<'_>,
     draft: &[u32],
     step: &mut Step,
 ) -> Rows {
     let mut rows = Rows::default();
     let topk = drafter.as_ref().map_or(0, |drafter| drafter.topk());
-    for (i, row) in logits.chunks_exact_mut(n_vocab).enumerate() {
+    for i in 0..=draft.len() {
+        let pos = history.len();
         if topk > 0
             && let Some(drafter) = &mut drafter
         {
-            drafter.capture(row, topk);
+            match &results {
+                Results::Logits(logits) => drafter.capture(row_of(logits, i, draft.len() + 1), topk),
+                Results::Best(best) => drafter.capture_ids(best[i].ids()),
+            }
         }
-        let pos = history.len();
         if let Some(probe) = &mut probe
             && let Err(error) = probe.before(Part::Sample { row: i })
         {
             rows.error = Some(error);
             break;
         }
-        let picked = match sampler.sample(row, history, turn.committed, pos) {
+        let picked = match &mut results {
+            Results::Logits(logits) => {
+                let n = logits.len() / (draft.len() + 1);
+                sampler.sample(&mut logits[i * n..(i + 1) * n], history, turn.committed, pos)
+            }
+            Results::Best(best) => greatest(&best[i], pos),
+        };
+        let picked = match picked {
             Ok(picked) => picked,
             Err(error) => {
                 rows.error = Some(error.into());
@@ -348,6 +388,10 @@ fn commit_rows(
             }
         };
         let token = picked.token;
+        let row = match &results {
+            Results::Logits(logits) => row_of(logits, i, draft.len() + 1),
+            Results::Best(_) => &[],
+        };
         let lp = match turn.request.logprobs.map(|n| logprobs(row, token, n, pos)).transpose() {
             Ok(lp) => lp,
             Err(error) => {
@@ -374,4 +418,21 @@ fn commit_rows(
         }
     }
     rows
+}
+
+/// Row `i` of `count`.
+fn row_of(logits: &[f32], i: usize, count: usize) -> &[f32] {
+    let n = logits.len() / count;
+    &logits[i * n..(i + 1) * n]
+}
+
+/// The token of a row's greatest logit, as the sampler would choose it.
+fn greatest(best: &Best, pos: usize) -> Result<Picked, SampleError> {
+    if let Some(token) = best.nan() {
+        return Err(SampleError::NotANumber { pos, token });
+    }
+    match best.ids().next() {
+        Some(token) => Ok(Picked { token, drew: false }),
+        None => Err(SampleError::AllMasked { pos }),
+    }
 }

@@ -14,8 +14,9 @@ use quoth_kernels::KernelSet;
 use quoth_kernels::matmul::Out;
 
 use super::Model;
+pub use super::head::Output;
 use super::load::Matrix;
-use super::rows::{Kinds, Own, Packed, with_packed};
+use super::rows::{Kinds, Own, Packed};
 use crate::cache::{KvCache, Lent};
 use crate::error::{Error, Result};
 use crate::pool::Worker;
@@ -71,6 +72,7 @@ pub struct Scratch {
     pub(crate) own: Vec<Own>,
     pub(crate) common: Packed,
     pub(crate) attention: super::attention::Memory,
+    pub(crate) best: Vec<super::head::WorkerBest>,
 }
 
 /// Makes a buffer at least `n` long.
@@ -81,11 +83,11 @@ pub(crate) fn at_least(buffer: &mut Vec<f32>, n: usize) {
 }
 
 impl Model {
-    /// Runs the spans' tokens and writes the wanted rows of logits, `[rows][n_vocab]`, to `logits`, which must be exactly as long.
+    /// Runs the spans' tokens and writes what is wanted of the wanted rows.
     ///
     /// # Errors
     /// A token is out of range, a span is empty, the spans have more than [`MAX_ROWS`] rows, or a context is full. No cache has changed.
-    pub fn forward(&self, spans: &mut [Span<'_>], want: Want, scratch: &mut Scratch, logits: &mut [f32]) -> Result<()> {
+    pub fn forward(&self, spans: &mut [Span<'_>], want: Want, scratch: &mut Scratch, mut output: Output<'_>) -> Result<()> {
         let mut rows = Vec::new();
         let mut wanted = Vec::new();
         for (s, span) in spans.iter_mut().enumerate() {
@@ -108,10 +110,7 @@ impl Model {
         if rows.len() > MAX_ROWS {
             return Err(Error::Internal(format!("a pass of {} rows, the limit is {MAX_ROWS}", rows.len())));
         }
-        if logits.len() != wanted.len() * self.config.n_vocab {
-            let (rows, n_vocab) = (wanted.len(), self.config.n_vocab);
-            return Err(Error::Internal(format!("room for {} logits, {rows} rows have {n_vocab} each", logits.len())));
-        }
+        output.check(wanted.len(), self.config.n_vocab)?;
         scratch.own.resize_with(self.pool.count(), Own::default);
         let tokens: Vec<u32> = spans.iter().flat_map(|span| span.tokens).copied().collect();
         self.embed(&tokens, scratch);
@@ -125,7 +124,7 @@ impl Model {
             }
         }
         if !wanted.is_empty() {
-            self.head(&wanted, scratch, logits);
+            self.head(&wanted, scratch, &mut output);
         }
         for span in spans {
             span.cache.advance(span.tokens.len());
@@ -149,44 +148,6 @@ impl Model {
                 }
             }
         });
-    }
-
-    /// Final norm and output matrix for the wanted rows.
-    fn head(&self, wanted: &[usize], scratch: &mut Scratch, logits: &mut [f32]) {
-        let (n_embd, n_vocab, m) = (self.config.n_embd, self.config.n_vocab, wanted.len());
-        let x = &scratch.x;
-        let logits = Shared::new(logits);
-        let norm = |r: usize, out: &mut [f32]| {
-            let row = wanted[r];
-            self.set.rms_norm(
-                &x[row * n_embd..(row + 1) * n_embd],
-                Some(&self.weights.output_norm),
-                self.config.eps,
-                out,
-            );
-        };
-        let output = &self.weights.output;
-        let kinds = self.kinds([output]);
-        with_packed(
-            &self.pool,
-            &self.set,
-            (kinds, m, n_embd),
-            &norm,
-            &mut scratch.own,
-            &mut scratch.common,
-            &|worker, packed| {
-                // SAFETY: each worker writes the columns of its share of panels.
-                unsafe { self.product(output, worker.share(output.panels()), packed, &logits, (0, n_vocab)) };
-                if let Some(cap) = self.config.soft_cap {
-                    let panels = worker.share(output.panels());
-                    for r in 0..m {
-                        let columns = r * n_vocab + panels.start * 16..r * n_vocab + (panels.end * 16).min(n_vocab);
-                        // SAFETY: as above.
-                        self.set.soft_cap(unsafe { logits.part(columns) }, cap);
-                    }
-                }
-            },
-        );
     }
 
     /// What activations these matrices want.
@@ -215,6 +176,27 @@ impl Model {
         unsafe {
             let place = Out::new(out.as_mut_ptr().add(at), stride);
             self.set.multiply(&self.arena.panels(matrix), panels.start, panels.len(), &acts, place);
+        }
+    }
+
+    /// Panels `panels` of a matrix times packed rows, into rows of `PIECE` panels' columns that this thread has for itself; panels up to `until` come next.
+    pub(crate) fn piece(
+        &self,
+        matrix: &Matrix,
+        panels: std::ops::Range<usize>,
+        until: usize,
+        packed: &Packed,
+        out: &mut [f32],
+    ) {
+        let acts = packed.acts(self.set.act_kind(matrix.format));
+        let stride = out.len() / acts.m();
+        assert!(panels.len() * 16 <= stride, "room for the piece");
+        // SAFETY: `out` has room for all rows (checked) and is this thread's own. The kernels write column `16 · p` of panel p, so the first panel's columns
+        // are moved to the front; the address that is formed may lie before `out`, the addresses that are written do not.
+        unsafe {
+            let place = Out::new(out.as_mut_ptr().wrapping_sub(panels.start * 16), stride);
+            let weights = self.arena.panels(matrix);
+            self.set.multiply_some(&weights, panels.start, panels.len(), until, &acts, place);
         }
     }
 

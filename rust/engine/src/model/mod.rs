@@ -7,7 +7,7 @@
 //! | [`config`], [`family`] | the numbers of a model; what differs between families |
 //! | [`load`], [`weights`] | tensors to panels; which tensor has which role |
 //! | [`rope`], [`rows`] | rotary tables; activations packed for products |
-//! | [`forward`], [`attention`], [`feed`], [`experts`], [`per_layer`] | rows through the layers |
+//! | [`forward`], [`attention`], [`feed`], [`experts`], [`per_layer`], [`head`] | rows through the layers |
 
 pub(crate) mod attention;
 pub mod config;
@@ -15,6 +15,7 @@ pub(crate) mod experts;
 pub mod family;
 pub(crate) mod feed;
 pub(crate) mod forward;
+pub(crate) mod head;
 pub(crate) mod load;
 pub(crate) mod per_layer;
 pub(crate) mod rope;
@@ -28,7 +29,7 @@ use quoth_kernels::KernelSet;
 
 pub use config::Config;
 pub use family::supported;
-pub use forward::{MAX_ROWS, Scratch, Span, Want};
+pub use forward::{MAX_ROWS, Output, Scratch, Span, Want};
 
 use crate::error::{Error, Result};
 use crate::gguf::GgufFile;

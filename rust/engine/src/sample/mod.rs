@@ -89,6 +89,12 @@ impl Sampler {
         &self.sampling
     }
 
+    /// Whether the token is simply the greatest logit of the raw row: greedy, and nothing changes the row.
+    pub fn is_plainly_greedy(&self) -> bool {
+        let s = &self.sampling;
+        s.is_greedy() && !s.has_penalties() && s.logit_bias.is_empty() && s.banned.is_empty()
+    }
+
     /// Chooses the token that follows `history`.
     ///
     /// `row` holds `n_vocab` logits and is the same again on return. `history` is every committed token; penalties look at its

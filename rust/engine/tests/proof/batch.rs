@@ -6,9 +6,10 @@ use std::sync::Arc;
 use crate::models::{Dice, Made, Spec};
 use proptest::prelude::*;
 use quoth_engine::cache::KvCache;
-use quoth_engine::model::{Model, Scratch, Span, Want};
+use quoth_engine::model::{Model, Output, Scratch, Span, Want};
 use quoth_engine::session::Session;
 use quoth_kernels::attend::{CHUNK, KvKind};
+use quoth_kernels::top::Best;
 use quoth_kernels::{Format, KernelSet};
 
 pub(crate) const KINDS: [KvKind; 3] = [KvKind::F32, KvKind::F16, KvKind::Q8_0];
@@ -146,7 +147,7 @@ fn spans_in_one_forward_are_what_each_is_alone() {
             let mut together: Vec<Span<'_>> =
                 caches.iter_mut().zip(&spans).map(|(cache, (_, tokens))| Span { cache, tokens }).collect();
             let mut rows = vec![0.0; alone.len() * 300];
-            model.forward(&mut together, Want::All, &mut scratch, &mut rows).unwrap();
+            model.forward(&mut together, Want::All, &mut scratch, Output::Logits(&mut rows)).unwrap();
             let rows: Vec<Bits> = rows.chunks_exact(300).map(bits).collect();
             assert_same(&alone, &rows, || format!("{set:?}, {kind:?}, {threads} threads"));
             for ((cache, session), (before, new)) in caches.iter().zip(&sessions).zip(&spans) {
@@ -158,7 +159,7 @@ fn spans_in_one_forward_are_what_each_is_alone() {
             let mut together: Vec<Span<'_>> =
                 again.iter_mut().zip(&spans).map(|(cache, (_, tokens))| Span { cache, tokens }).collect();
             let mut last = vec![0.0; spans.len() * 300];
-            model.forward(&mut together, Want::Last, &mut scratch, &mut last).unwrap();
+            model.forward(&mut together, Want::Last, &mut scratch, Output::Logits(&mut last)).unwrap();
             let ends = spans.iter().scan(0, |end, (_, new)| {
                 *end += new.len();
                 Some(*end - 1)
@@ -238,5 +239,33 @@ proptest! {
         let whole = feed_split(&made.load(KernelSet::best(), 1, 320), kind, &tokens, &[case.n]);
         let split = feed_split(&made.load(sets[case.set % sets.len()], case.threads, 320), kind, &tokens, &case.sizes);
         assert_same(&whole, &split, || format!("{case:?}"));
+    }
+}
+
+#[test]
+fn the_greatest_of_a_row_are_those_of_its_logits_whether_or_not_the_row_is_written() {
+    for (i, format) in [Format::Q6_K, Format::Q4_0, Format::F16].into_iter().enumerate() {
+        let made = Made::new(&Spec::of(FAMILIES[i], format));
+        let tokens = Dice(i as u64).tokens(23, 300);
+        for set in KernelSet::available() {
+            for threads in [1, 2, 3, 7] {
+                let model = made.load(set, threads, 64);
+                let n_vocab = model.config().n_vocab;
+                let mut cache = KvCache::new(model.config(), KvKind::F16, 64).unwrap();
+                let mut scratch = Scratch::default();
+                let mut logits = vec![0.0; tokens.len() * n_vocab];
+                let mut span = [Span { cache: &mut cache, tokens: &tokens }];
+                model.forward(&mut span, Want::All, &mut scratch, Output::Logits(&mut logits)).unwrap();
+                cache.truncate(0).unwrap();
+                let mut best = vec![Best::new(5); tokens.len()];
+                let mut span = [Span { cache: &mut cache, tokens: &tokens }];
+                model.forward(&mut span, Want::All, &mut scratch, Output::Best(&mut best)).unwrap();
+                for (row, best) in logits.chunks_exact(n_vocab).zip(&best) {
+                    let mut ids: Vec<u32> = (0..n_vocab as u32).collect();
+                    ids.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b)));
+                    assert_eq!(best.ids().collect::<Vec<_>>(), ids[..5], "{set:?} {format:?} {threads} threads");
+                }
+            }
+        }
     }
 }

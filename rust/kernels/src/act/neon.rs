@@ -50,8 +50,9 @@ fn quantize(x: &[f32], m: usize, groups: &mut [u32], sums: &mut [i32]) -> f32 {
     let inverse = 127.0 / amax;
     for (s, (sixteen, sum)) in x.chunks_exact(16).zip(sums).enumerate() {
         // SAFETY: 16 floats. A code is within ±127, so narrowing keeps it.
-        let codes: [int32x4_t; 4] =
-            std::array::from_fn(|i| unsafe { vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(sixteen.as_ptr().add(4 * i)), inverse)) });
+        let codes: [int32x4_t; 4] = std::array::from_fn(|i| unsafe {
+            vcvtnq_s32_f32(vmulq_n_f32(vld1q_f32(sixteen.as_ptr().add(4 * i)), inverse))
+        });
         *sum = vaddvq_s32(vaddq_s32(vaddq_s32(codes[0], codes[1]), vaddq_s32(codes[2], codes[3])));
         let low = vcombine_s16(vmovn_s32(codes[0]), vmovn_s32(codes[1]));
         let high = vcombine_s16(vmovn_s32(codes[2]), vmovn_s32(codes[3]));

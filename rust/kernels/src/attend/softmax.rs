@@ -29,7 +29,7 @@ pub(crate) const AVX2: AttendFns = AttendFns { softmax: softmax::avx2, scale: sc
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AVX512: AttendFns = AttendFns { softmax: softmax::avx512, scale: scale::avx512, halve: halve::avx512, merge: merge::avx512 };
 #[cfg(target_arch = "aarch64")]
-pub(crate) const NEON: AttendFns = AttendFns { softmax: softmax::neon, scale: scale::neon, merge: merge::neon };
+pub(crate) const NEON: AttendFns = AttendFns { softmax: softmax::neon, scale: scale::neon, halve: halve::neon, merge: merge::neon };
 
 /// # Safety
 /// The CPU must have the set of `L`.

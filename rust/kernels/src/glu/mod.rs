@@ -24,6 +24,8 @@ pub(crate) const SCALAR: Glu = Glu { silu: silu::scalar, gelu: gelu::scalar, cap
 pub(crate) const AVX2: Glu = Glu { silu: silu::avx2, gelu: gelu::avx2, cap: cap::avx2 };
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AVX512: Glu = Glu { silu: silu::avx512, gelu: gelu::avx512, cap: cap::avx512 };
+#[cfg(target_arch = "aarch64")]
+pub(crate) const NEON: Glu = Glu { silu: silu::neon, gelu: gelu::neon, cap: cap::neon };
 
 /// # Safety
 /// The CPU must have the set of `L`.

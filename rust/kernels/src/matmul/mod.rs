@@ -14,6 +14,8 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 pub(crate) mod scalar;
 
 #[cfg(test)]
@@ -162,7 +164,7 @@ pub(crate) struct Tile {
 /// set's instructions.
 pub(crate) type TileFn = unsafe fn(&Tile);
 
-/// Computes the columns of panels `first .. first + count` for all rows of `x`.
+/// Computes the columns of panels `first .. first + count` for all rows of `x`; panels up to `until` will be asked for next.
 ///
 /// # Panics
 /// If the panels are out of range, or `x` has another inner size or another kind than the weights want.
@@ -173,18 +175,18 @@ pub(crate) unsafe fn run(
     tile: TileFn,
     kind: ActKind,
     w: &Panels<'_>,
-    first: usize,
-    count: usize,
+    (first, count, until): (usize, usize, usize),
     x: &Acts<'_>,
     out: Out,
 ) {
     assert!(first + count <= w.count(), "panels {first}+{count} of {}", w.count());
     assert_eq!((x.k, x.kind), (w.k, kind), "activations fit the weights");
+    let until = until.min(w.count());
     let row_words = x.kind.row_words(x.k);
     let last_tile = tiles(x.m).last().map_or(0, |(row, _)| row);
     for p in first..first + count {
         let panel = w.panel(p).as_ptr();
-        let following = if p + 1 < first + count { w.panel(p + 1).as_ptr() } else { panel };
+        let following = if p + 1 < until { w.panel(p + 1).as_ptr() } else { panel };
         for (row, rows) in tiles(x.m) {
             let one = Tile {
                 panel,
@@ -193,8 +195,8 @@ pub(crate) unsafe fn run(
                 act: x.words[row * row_words..(row + rows) * row_words].as_ptr(),
                 rows,
                 k: w.k,
-                // SAFETY: the caller promises that these rows and columns are valid.
-                out: unsafe { out.data.add(row * out.stride + p * PANEL) },
+                // In place of `add`: the place may be named by an address outside its memory, whose columns are inside it.
+                out: out.data.wrapping_add(row * out.stride + p * PANEL),
                 stride: out.stride,
                 columns: (w.n - p * PANEL).min(PANEL),
             };

@@ -14,6 +14,8 @@ pub(crate) const SCALAR: RmsFn = rms::scalar;
 pub(crate) const AVX2: RmsFn = rms::avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AVX512: RmsFn = rms::avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) const NEON: RmsFn = rms::neon;
 
 /// # Safety
 /// The CPU must have the set of `L`.

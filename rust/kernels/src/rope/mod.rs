@@ -13,6 +13,8 @@ pub(crate) const SCALAR: RotateFn = rotate::scalar;
 pub(crate) const AVX2: RotateFn = rotate::avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AVX512: RotateFn = rotate::avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) const NEON: RotateFn = rotate::neon;
 
 /// # Safety
 /// The CPU must have the set of `L`.

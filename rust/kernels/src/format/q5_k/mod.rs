@@ -7,6 +7,8 @@
 pub(crate) mod avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) mod avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) mod neon;
 
 use super::q4_k::{six_bits, sub_nibbles};
 use super::{Block, Format, Super, SuperBlock, half_at, words_from};
