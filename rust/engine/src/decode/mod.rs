@@ -196,7 +196,8 @@ impl Decoder {
 
     /// Makes I1 true again after a panic, which leaves a step or a prompt half done: history and cache end where both are whole.
     fn mend(&mut self) -> Result<()> {
-        if self.turn.is_some() || self.history.len() == self.cache.len() + 1 {
+        let (history, cached) = (self.history.len(), self.cache.len());
+        if self.turn.is_some() || history == cached + 1 || history + cached == 0 {
             return Ok(());
         }
         self.cache.truncate(self.history.len().saturating_sub(1))?;
