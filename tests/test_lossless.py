@@ -1,0 +1,588 @@
+"""Speculation changes nothing but time: the seven obligations of `docs/lossless.md`, as a user sees them."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+import quoth
+from models import EOS, EOT, FORMATS, KERNELS, KV_TYPES, tiny
+from sources import OPEN, ROLES, Source, speculation
+
+PROMPT = [40, 41, 42, 43, 40, 41, 42]
+WARM = quoth.Sampling(temperature=0.8, top_k=20, seed=3)
+GREEDY = quoth.Sampling()
+
+
+def plain_stream(model: quoth.Model, sampling: quoth.Sampling, prompt: Sequence[int], n: int) -> list[int]:
+    """Prompt and what plain decoding makes of it, without any stop: what a perfect source knows."""
+    return [
+        *prompt,
+        *model.decoder(sampling=sampling, speculation=None).generate(prompt, max_tokens=n, stop_at_eog=False).tokens,
+    ]
+
+
+def outcome(result: quoth.Result) -> tuple[object, ...]:
+    """All that speculation must not change. Log-probabilities are floats of single precision, compared as they are."""
+    s = result.stats
+    return (
+        result.tokens,
+        result.text,
+        result.finish_reason,
+        result.stop,
+        result.logprobs,
+        s.committed,
+        s.draws,
+        s.seed,
+    )
+
+
+def assert_same_state(a: quoth.Decoder, b: quoth.Decoder) -> None:
+    assert a.history == b.history
+    assert a.cached_tokens == b.cached_tokens == len(a.history) - 1
+    assert a._core.same_prefix(b._core, a.cached_tokens), "other bytes in the cache"
+
+
+def assert_contract(source: Source, decoder: quoth.Decoder) -> None:
+    """The decoder kept its side of the contract with a source."""
+    assert source.faults == []
+    if not source.failed:
+        assert source.seen == decoder.history
+
+
+# ---- obligation 1: one draw per committed token, the plain stream whatever the source
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_sampled_text_is_the_same_for_100_seeds_whatever_the_source(role: str) -> None:
+    model = tiny()
+    accepted = 0
+    for seed in range(100):
+        sampling = quoth.Sampling(temperature=0.8, top_k=20, seed=seed)
+        plain = model.decoder(sampling=sampling, speculation=None)
+        expected = plain.generate(PROMPT, max_tokens=32, stop_at_eog=False, logprobs=0)
+        assert expected.stats.draws == expected.stats.committed == 32
+        source = Source(role, [plain_stream(model, sampling, PROMPT, 60)])
+        decoder = model.decoder(sampling=sampling, speculation=speculation(source, (1, 3, 8, 17, 64)[seed % 5]))
+        found = decoder.generate(PROMPT, max_tokens=32, stop_at_eog=False, logprobs=0)
+        assert outcome(found) == outcome(expected)
+        assert_same_state(decoder, plain)
+        assert_contract(source, decoder)
+        accepted += found.stats.accepted
+        assert found.stats.steps + found.stats.accepted + 1 == found.stats.committed
+    right = role in ("perfect", "alternating", "lying", "slow", "raising truncate_pending", "raising rebuild")
+    assert accepted > 100 or not right
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_greedy_text_is_the_same_whatever_the_source_and_draws_nothing(role: str) -> None:
+    model = tiny()
+    plain = model.decoder(speculation=None)
+    expected = plain.generate(PROMPT, max_tokens=100, stop_at_eog=False, logprobs=5)
+    assert expected.stats.draws == 0
+    streams = [plain_stream(model, GREEDY, PROMPT, 170)]
+    for max_draft in (1, 2, 3, 4, 7, 8, 16, 33, 64):
+        source = Source(role, streams)
+        decoder = model.decoder(speculation=speculation(source, max_draft))
+        found = decoder.generate(PROMPT, max_tokens=100, stop_at_eog=False, logprobs=5)
+        assert outcome(found) == outcome(expected), max_draft
+        assert_same_state(decoder, plain)
+        assert_contract(source, decoder)
+        if role == "perfect":
+            assert found.stats.longest_draft == max_draft
+            assert found.stats.accepted == found.stats.drafted > 40
+
+
+def test_the_built_in_cascade_and_references_change_nothing() -> None:
+    model = tiny()
+    for sampling in (GREEDY, *(quoth.Sampling(temperature=0.8, top_k=20, seed=s) for s in range(20))):
+        stream = plain_stream(model, sampling, PROMPT, 80)
+        plain = model.decoder(sampling=sampling, speculation=None)
+        expected = plain.generate(PROMPT, max_tokens=60, stop_at_eog=False, logprobs=3)
+        for options, reference in (
+            ({}, None),
+            ({"gate": OPEN, "costs": {1: 1.0}}, stream),
+            ({"policy": "fixed"}, stream),
+        ):
+            decoder = model.decoder(sampling=sampling, speculation=quoth.Speculation(**options))
+            if reference:
+                decoder.add_reference(reference)
+            found = decoder.generate(PROMPT, max_tokens=60, stop_at_eog=False, logprobs=3)
+            assert outcome(found) == outcome(expected)
+            assert_same_state(decoder, plain)
+            assert not reference or found.stats.accepted > 20
+
+
+# ---- obligation 2: the same bits at every commit
+
+
+@pytest.mark.parametrize("kind", FORMATS)
+def test_rows_at_every_commit_have_the_bits_of_plain_ones(kind: str) -> None:
+    """Log-probabilities of 20 tokens tell of each row, and keys and values in the cache of every number before it."""
+    i = FORMATS.index(kind)
+    arch = ("llama", "qwen2", "qwen3")[i % 3]
+    for j, kv_type in enumerate(KV_TYPES):
+        sampling = (GREEDY, quoth.Sampling(temperature=0.8, top_k=20, seed=i))[(i + j) % 2]
+        reference = tiny(kind, arch=arch, kv_type=kv_type, kernels="scalar")
+        plain = reference.decoder(sampling=sampling, speculation=None)
+        expected = plain.generate(PROMPT, max_tokens=40, stop_at_eog=False, logprobs=20)
+        streams = [plain_stream(reference, sampling, PROMPT, 80)]
+        for k, kernels in enumerate(KERNELS):
+            model = tiny(kind, arch=arch, kv_type=kv_type, kernels=kernels, threads=1 + (i + j + k) % 2)
+            for role, max_draft in (("perfect", 1 + (7 * i + 11 * j + 3 * k) % 33), ("alternating", 8)):
+                decoder = model.decoder(sampling=sampling, speculation=speculation(Source(role, streams), max_draft))
+                found = decoder.generate(PROMPT, max_tokens=40, stop_at_eog=False, logprobs=20)
+                assert outcome(found) == outcome(expected), (kv_type, kernels, role, max_draft)
+                assert_same_state(decoder, plain)
+                assert found.stats.accepted > 0
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3, 4])
+@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
+def test_rows_have_the_bits_of_plain_ones_for_every_draft_length(threads: int, kv_type: quoth.model.KvType) -> None:
+    model = tiny(threads=threads, kv_type=kv_type)
+    plain = model.decoder(sampling=WARM, speculation=None)
+    expected = plain.generate(PROMPT, max_tokens=70, stop_at_eog=False, logprobs=20)
+    streams = [plain_stream(model, WARM, PROMPT, 140)]
+    for max_draft in range(1, 65) if threads == 1 else range(threads, 65, 8):
+        decoder = model.decoder(sampling=WARM, speculation=speculation(Source("perfect", streams), max_draft))
+        assert outcome(decoder.generate(PROMPT, max_tokens=70, stop_at_eog=False, logprobs=20)) == outcome(expected)
+        assert_same_state(decoder, plain)
+
+
+# ---- obligation 3: the hypothetical prefix
+
+
+def penalised(row: np.ndarray, window: Sequence[int], sampling: quoth.Sampling) -> np.ndarray:
+    """Penalties as the sampler defines them, in its own precision."""
+    row = row.copy()
+    for token, count in Counter(window[max(len(window) - sampling.repeat_last_n, 0) :]).items():
+        x = row[token]
+        x = x / np.float32(sampling.repeat_penalty) if x > 0 else x * np.float32(sampling.repeat_penalty)
+        row[token] = x - (
+            np.float32(count) * np.float32(sampling.frequency_penalty) + np.float32(sampling.presence_penalty)
+        )
+    return row
+
+
+def test_penalties_see_the_accepted_part_of_the_draft_and_stale_history_would_pick_otherwise() -> None:
+    """Also bug report 21: penalties of a text that repeats itself."""
+    model = tiny()
+    differ = 0
+    for repeat, frequency, presence in ((1.3, 0.0, 0.5), (1.0, 1.5, 5.0), (1.1, 0.3, 0.0)):
+        sampling = quoth.Sampling(repeat_penalty=repeat, frequency_penalty=frequency, presence_penalty=presence)
+        stream = plain_stream(model, sampling, PROMPT, 90)
+        plain = model.decoder(sampling=sampling, speculation=None)
+        expected = plain.generate(PROMPT, max_tokens=60, stop_at_eog=False)
+        decoder = model.decoder(sampling=sampling, speculation=speculation(Source("perfect", [stream]), 16))
+        steps = [c.tokens for c in decoder.stream(PROMPT, max_tokens=60, stop_at_eog=False)]
+        assert tuple(itertools.chain(*steps)) == expected.tokens
+        assert_same_state(decoder, plain)
+        rows = model.session().forward(stream[: len(PROMPT) + 60])
+        at = len(PROMPT)
+        for step in steps:
+            start = at
+            for token in step:
+                row = rows[at - 1]
+                assert penalised(row, stream[:at], sampling).argmax() == token
+                differ += penalised(row, stream[:start], sampling).argmax() != token
+                at += 1
+    assert differ > 10, "stale history changes picks, so the test above says something"
+
+
+# ---- obligation 4: nothing unverified is kept, whatever fails
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_stream_may_be_left_after_any_step_and_the_next_turn_is_plain(role: str) -> None:
+    model = tiny()
+    stream = plain_stream(model, WARM, PROMPT, 90)
+    for steps, way in itertools.product(range(1, 7), range(3)):
+        source = Source(role, [stream])
+        decoder = model.decoder(sampling=WARM, speculation=speculation(source, 5))
+        for _ in zip(range(steps), decoder.stream(PROMPT, max_tokens=60, stop_at_eog=False), strict=False):
+            assert decoder.cached_tokens == len(decoder.history) - 1
+        held = decoder.history
+        assert held == stream[: len(held)]
+        prompt = ([*held, 60, 61], PROMPT, [*held[: len(held) // 2], 62, 63])[way]
+        fresh = model.decoder(sampling=WARM, speculation=None)
+        expected = fresh.generate(prompt, max_tokens=12, stop_at_eog=False, logprobs=20)
+        found = decoder.generate(prompt, max_tokens=12, stop_at_eog=False, logprobs=20)
+        assert outcome(found) == outcome(expected)
+        shared = next(
+            (i for i, (a, b) in enumerate(zip(held, prompt, strict=False)) if a != b), min(len(held), len(prompt))
+        )
+        assert found.stats.cached_tokens == min(shared, len(held) - 1, len(prompt) - 1)
+        assert_same_state(decoder, fresh)
+        assert_contract(source, decoder)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_rows_that_are_not_numbers_are_an_error_at_their_place_and_the_next_turn_is_plain(temperature: float) -> None:
+    sampling = quoth.Sampling(temperature=temperature, top_k=20, seed=5)
+    stream = plain_stream(tiny(poisoned=-1), sampling, PROMPT, 60)
+    first = next(i for i in range(len(PROMPT) + 6, 60) if stream[i] not in stream[:i])
+    model = tiny(poisoned=stream[first])
+    for role, max_draft in (("plain", 0), ("perfect", 4), ("perfect", 30), ("alternating", 8), ("garbage", 8)):
+        guess = None if role == "plain" else speculation(Source(role, [stream]), max_draft)
+        decoder = model.decoder(sampling=sampling, speculation=guess)
+        got: list[int] = []
+        with pytest.raises(quoth.QuothError, match=rf"position {first + 1}: expected numbers, found NaN"):
+            got.extend(decoder.tokens(PROMPT, max_tokens=60, stop_at_eog=False))
+        assert got == stream[len(PROMPT) : first + 1], "everything before it was handed out"
+        assert decoder.history == stream[: first + 1]
+        with pytest.raises(quoth.QuothError):
+            decoder.generate(PROMPT, max_tokens=60, stop_at_eog=False)
+        prompt = [*(t for t in stream[:first]), 3]
+        fresh = model.decoder(sampling=sampling, speculation=None)
+        expected = fresh.generate(prompt, max_tokens=1, stop_at_eog=False, logprobs=20)
+        assert outcome(decoder.generate(prompt, max_tokens=1, stop_at_eog=False, logprobs=20)) == outcome(expected)
+        assert_same_state(decoder, fresh)
+
+
+# ---- obligation 5: the gate
+
+
+def test_text_is_the_same_while_the_gate_trips_backs_off_probes_and_opens_again() -> None:
+    model = tiny()
+    quick = {"window": 4, "reprobe_after": 3, "reprobe_max": 24, "probe_steps": 2, "max_debt": 0.5, "credit": 2.0}
+    seen: Counter[str] = Counter()
+    for sampling in (GREEDY, WARM):
+        stream = plain_stream(model, sampling, PROMPT, 200)
+        plain = model.decoder(sampling=sampling, speculation=None)
+        expected = plain.generate(PROMPT, max_tokens=180, stop_at_eog=False, logprobs=1)
+        for role, costs, adapt in itertools.product(
+            ("perfect", "garbage", "alternating", "silent", "late"), ({1: 1.5, 4: 2.0, 8: 4.0}, {1: 1.0}), (False, True)
+        ):
+            source: Source = Late("late", [stream]) if role == "late" else Source(role, [stream])
+            gate = quoth.Gate(adapt_budget=adapt, **quick)  # type: ignore[arg-type]
+            decoder = model.decoder(sampling=sampling, speculation=speculation(source, 12, gate=gate, costs=costs))
+            found = decoder.generate(PROMPT, max_tokens=180, stop_at_eog=False, logprobs=1)
+            assert outcome(found) == outcome(expected), (role, costs, adapt)
+            assert_same_state(decoder, plain)
+            assert_contract(source, decoder)
+            gate_stats = found.stats.gate
+            seen.update(
+                trips=gate_stats.trips,
+                probes=gate_stats.probes,
+                reopened=gate_stats.reopened,
+                closed=gate_stats.closed_steps,
+            )
+            if role == "garbage" and len(costs) > 1:
+                assert gate_stats.trips >= 1
+                assert gate_stats.probes >= 2
+                assert "plain steps" in (gate_stats.reason or "")
+    assert seen["trips"] > 10, seen
+    assert seen["probes"] > 20
+    assert seen["reopened"] > 0
+    assert seen["closed"] > 200
+
+
+class Late(Source):
+    """Wrong in its first half, then right."""
+
+    def suggest(self, context: list[int], max_tokens: int) -> object:
+        right = super().suggest(context, max_tokens)
+        assert isinstance(right, list)
+        return right if len(context) > 90 else [(t + 1) % self.n_vocab for t in right]
+
+
+# ---- obligation 6: whatever ends a generation inside a draft
+
+
+def assert_same_end(model: quoth.Model, sampling: quoth.Sampling, stream: list[int], **request: object) -> quoth.Result:
+    """A generation and the turn after it, plain and with two sources."""
+    request = {"max_tokens": 60, "stop_at_eog": False, "logprobs": 2, **request}
+    plain = model.decoder(sampling=sampling, speculation=None)
+    expected = plain.generate(PROMPT, **request)  # type: ignore[arg-type]
+    following = [*plain.history, 33]
+    fits = len(following) < model.n_ctx
+    after = plain.generate(following, max_tokens=6, stop_at_eog=False) if fits else None
+    for role, max_draft in (("perfect", 16), ("perfect", 3), ("alternating", 8)):
+        source = Source(role, [stream])
+        decoder = model.decoder(sampling=sampling, speculation=speculation(source, max_draft))
+        found = decoder.generate(PROMPT, **request)  # type: ignore[arg-type]
+        assert outcome(found) == outcome(expected), (role, max_draft, request)
+        assert_contract(source, decoder)
+        assert decoder.stop == expected.stop
+        assert decoder.cached_tokens == len(decoder.history) - 1
+        if after is not None:
+            assert outcome(decoder.generate(following, max_tokens=6, stop_at_eog=False)) == outcome(after)
+            assert_contract(source, decoder)
+        assert_same_state(decoder, plain)
+        chunks = list(decoder.stream(PROMPT, **request))  # type: ignore[arg-type]
+        assert "".join(c.text for c in chunks) == expected.text
+        assert tuple(t for c in chunks for t in c.tokens) == expected.tokens
+        assert [c.finish_reason for c in chunks if c.finish_reason] == [expected.finish_reason]
+    return expected
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+def test_a_stop_token_inside_a_draft_ends_it_as_plain(sampling: quoth.Sampling) -> None:
+    model = tiny()
+    stream = plain_stream(model, sampling, PROMPT, 90)
+    answer = stream[len(PROMPT) :]
+    for i in range(20):
+        found = assert_same_end(model, sampling, stream, stop=answer[i])
+        first = answer.index(answer[i])
+        assert found.tokens == tuple(answer[:first])
+        assert (found.finish_reason, found.stop, found.stats.committed) == ("stop", answer[i], first + 1)
+
+
+def shown(model: quoth.Model, tokens: Sequence[int]) -> bytes:
+    return b"".join(b"" if t in (EOS, EOT) else model.tokenizer.token_bytes(t) for t in tokens)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_stop_text_ends_it_at_the_token_that_completes_it(seed: int) -> None:
+    model = tiny()
+    sampling = quoth.Sampling(temperature=0.8, top_k=20, seed=seed)
+    stream = plain_stream(model, sampling, PROMPT, 90)
+    answer = stream[len(PROMPT) :]
+    everything = shown(model, answer)
+    checked = 0
+    for i in range(1, 20):
+        before, to = len(shown(model, answer[:i])), len(shown(model, answer[: i + 1 + i % 2]))
+        try:
+            stop = everything[before - 1 : to].decode()
+        except UnicodeDecodeError:
+            continue
+        at = everything.index(stop.encode())
+        completes = next(n for n in range(91) if len(shown(model, answer[:n])) >= at + len(stop.encode()))
+        found = assert_same_end(model, sampling, stream, stop=["never", stop])
+        assert (found.finish_reason, found.stop) == ("stop", stop)
+        assert found.tokens == tuple(answer[: completes - 1])
+        assert found.text == everything[:at].decode(errors="replace")
+        checked += 1
+    assert checked > 8
+
+
+def test_the_models_own_ends_end_it_as_plain() -> None:
+    model = tiny()
+    stops: Counter[object] = Counter()
+    for seed in range(30):
+        sampling = quoth.Sampling(temperature=0.8, top_k=20, seed=seed, logit_bias={EOS: 3.0, EOT: 3.0})
+        found = assert_same_end(
+            model, sampling, plain_stream(model, sampling, PROMPT, 90), stop_at_eog=True, max_tokens=40
+        )
+        stops[found.stop] += 1
+    assert stops[EOS] > 1
+    assert stops[EOT] > 1
+
+
+def test_every_budget_and_every_end_of_the_context_ends_it_as_plain() -> None:
+    model = tiny()
+    stream = plain_stream(model, WARM, PROMPT, 90)
+    for n in (*range(1, 14), 33):
+        found = assert_same_end(model, WARM, stream, max_tokens=n)
+        assert (found.finish_reason, len(found.tokens)) == ("length", n)
+    for room in (*range(8), 15, 20):
+        small = tiny(n_ctx=len(PROMPT) + room)
+        found = assert_same_end(small, WARM, stream)
+        assert (found.finish_reason, found.stop, len(found.tokens)) == ("context", None, room + 1)
+        assert list(found.tokens) == stream[len(PROMPT) :][: room + 1]
+
+
+def test_conversations_of_random_turns_are_plain_ones_and_each_turn_is_a_fresh_one() -> None:
+    dice = random.Random(11)
+    for _ in range(12):
+        model = tiny(kv_type=dice.choice(KV_TYPES), n_ctx=300)
+        sampling = quoth.Sampling(
+            temperature=dice.choice((0.0, 0.7, 1.2)), top_k=dice.choice((0, 20)), top_p=dice.choice((1.0, 0.9)),
+            repeat_penalty=dice.choice((1.0, 1.2)), seed=dice.randrange(2**64),
+        )  # fmt: skip
+        plain = model.decoder(sampling=sampling, speculation=None)
+        script = []
+        for _ in range(4):
+            said = plain.history
+            prompt = [
+                *said[: dice.randrange(len(said) + 1)],
+                *(dice.randrange(97) for _ in range(dice.randrange(1, 20))),
+            ]
+            request = {
+                "max_tokens": dice.randrange(1, 40),
+                "stop": [dice.choice(["e", "a", "zz"]), dice.randrange(97)],
+                "stop_at_eog": dice.random() < 0.5,
+                "logprobs": dice.choice((None, 0, 4)),
+                "seed": dice.choice((None, dice.randrange(9))),
+            }
+            expected = plain.generate(prompt, **request)
+            fresh = model.decoder(sampling=plain.sampling, speculation=None)
+            fresh.set_sampling(sampling, seed=plain._seed)
+            assert outcome(fresh.generate(prompt, **request)) == outcome(expected)
+            assert_same_state(plain, fresh)
+            script.append((prompt, request, expected))
+        streams = [[*prompt, *expected.tokens] for prompt, _, expected in script]
+        for role in dice.sample(ROLES, 3):
+            source = Source(role, streams)
+            decoder = model.decoder(sampling=sampling, speculation=speculation(source, dice.randrange(1, 65)))
+            for prompt, request, expected in script:
+                assert outcome(decoder.generate(prompt, **request)) == outcome(expected)
+                assert_contract(source, decoder)
+            assert_same_state(decoder, plain)
+
+
+# ---- obligation 7: the distribution
+
+
+def exact(row: np.ndarray) -> np.ndarray:
+    """The distribution at temperature 0.8, top-k 20."""
+    order = np.lexsort((np.arange(len(row)), -row))[:20]
+    x = row[order].astype(np.float64) / np.float64(np.float32(0.8))
+    p = np.zeros(len(row))
+    p[order] = np.exp(x - x.max()) / np.exp(x - x.max()).sum()
+    return p
+
+
+def chi_square(counts: Counter[int], p: np.ndarray, n: int) -> tuple[float, float]:
+    """The statistic, and what one in 30,000 exceeds (Wilson and Hilferty, four standard deviations)."""
+    big = p * n >= 5
+    found = np.array([counts[t] for t in range(len(p))])
+    assert not found[p == 0].any(), "a token without probability was chosen"
+    cells = [*zip(found[big], p[big] * n, strict=True), (found[~big].sum(), max(float(p[~big].sum() * n), 5.0))]
+    freedom = len(cells) - 1
+    limit = freedom * (1 - 2 / (9 * freedom) + 4 * math.sqrt(2 / (9 * freedom))) ** 3
+    return float(sum((f - e) ** 2 / e for f, e in cells)), limit
+
+
+def test_twenty_thousand_first_tokens_follow_the_exact_distribution_with_and_without_speculation() -> None:
+    """Also bug report 15: draws from the wrong distribution."""
+    model, prompt, n = tiny(n_ctx=16), [50, 51, 52], 20_000
+    p = exact(model.session().forward(prompt)[-1])
+    counts = []
+    for guess in (None, speculation(Source("garbage"))):
+        decoder = model.decoder(sampling=WARM, speculation=guess)
+        counted: Counter[int] = Counter()
+        for seed in range(n):
+            counted[decoder.generate(prompt, max_tokens=1, stop_at_eog=False, seed=seed).tokens[0]] += 1
+        counts.append(counted)
+    assert counts[0] == counts[1]
+    chi, limit = chi_square(counts[0], p, n)
+    assert chi < limit
+    off = p**0.9 / (p**0.9).sum()
+    assert chi_square(counts[0], off, n)[0] > limit, "a temperature of 0.89 would be seen"
+
+
+# ---- bug reports of other engines, by their numbers in the collection
+
+
+def drafts(model: quoth.Model, sampling: quoth.Sampling, prompt: Sequence[int], n: int) -> Iterator[quoth.Decoder]:
+    """Decoders with the built-in cascade and with sources that know, or do not know, the plain answer."""
+    stream = plain_stream(model, sampling, prompt, n + 64)
+    for cap in (1, 2, 4, 8, 16, 64):
+        yield model.decoder(sampling=sampling, speculation=quoth.Speculation(max_draft=cap, gate=OPEN, costs={1: 1.0}))
+    for role in ("perfect", "garbage", "alternating"):
+        yield model.decoder(sampling=sampling, speculation=speculation(Source(role, [stream], model.n_vocab), 16))
+
+
+@pytest.mark.parametrize("kind", ["Q4_0", "Q4_1", "Q4_K", "Q6_K", "Q8_0", "F16"])
+def test_bug_1_and_2_greedy_text_of_repetitive_prompts_is_the_same_in_every_format(kind: str) -> None:
+    """1: a word 48 times, n-gram drafts. 2: quantised targets diverge under greedy decoding with drafts."""
+    model = tiny(kind)
+    for prompt in (PROMPT[:2] * 24, [*range(40, 70), *range(40, 60)]):
+        expected = model.decoder(speculation=None).generate(prompt, max_tokens=64, stop_at_eog=False, logprobs=20)
+        found = [
+            d.generate(prompt, max_tokens=64, stop_at_eog=False, logprobs=20) for d in drafts(model, GREEDY, prompt, 64)
+        ]
+        assert all(outcome(f) == outcome(expected) for f in found)
+        assert all(f.stats.drafted for f in found)
+
+
+def test_bug_1_on_the_default_model(smollm2_path: object) -> None:
+    model = quoth.Model(smollm2_path, n_ctx=512)  # type: ignore[arg-type]
+    prompt = model.tokenizer.encode("serving " * 48)
+    expected = model.decoder(speculation=None).generate(prompt, max_tokens=32, logprobs=20)
+    for cap in (1, 2, 4, 8, 16, 64):
+        decoder = model.decoder(speculation=quoth.Speculation(max_draft=cap))
+        assert outcome(decoder.generate(prompt, max_tokens=32, logprobs=20)) == outcome(expected), cap
+
+
+def test_bug_3_the_same_request_three_times_from_the_prompt_cache_is_the_same() -> None:
+    model = tiny(n_ctx=4096)
+    prompt = [random.Random(3).randrange(97) for _ in range(3000)]
+    for guess in (None, quoth.Speculation()):
+        decoder = model.decoder(speculation=guess)
+        found = [decoder.generate(prompt, max_tokens=16, stop_at_eog=False, logprobs=20) for _ in range(3)]
+        assert outcome(found[0]) == outcome(found[1]) == outcome(found[2])
+        assert [f.stats.cached_tokens for f in found] == [0, 2999, 2999]
+        other = model.decoder(speculation=guess)
+        other.generate([*prompt[:1500], 5, 6, 7], max_tokens=3)
+        assert outcome(other.generate(prompt, max_tokens=16, stop_at_eog=False, logprobs=20)) == outcome(found[0])
+        assert other.stats.cached_tokens == 1500
+
+
+def test_bug_6_log_probabilities_are_those_of_the_raw_row_with_speculation_too() -> None:
+    """There they were 0.0 for accepted tokens."""
+    model = tiny()
+    sampling = quoth.Sampling(temperature=0.7, top_k=5, repeat_penalty=1.2, logit_bias={7: 2.0}, seed=1)
+    expected = model.decoder(sampling=sampling, speculation=None).generate(
+        PROMPT, max_tokens=40, stop_at_eog=False, logprobs=5
+    )
+    stream = [*PROMPT, *expected.tokens]
+    decoder = model.decoder(sampling=sampling, speculation=speculation(Source("perfect", [stream])))
+    found = decoder.generate(PROMPT, max_tokens=40, stop_at_eog=False, logprobs=5)
+    assert found.stats.accepted > 20
+    assert found.logprobs == expected.logprobs
+    assert found.logprobs is not None
+    rows = model.session().forward(stream).astype(np.float64)
+    for i, entry in enumerate(found.logprobs):
+        row = rows[len(PROMPT) - 1 + i]
+        logs = row - row.max() - math.log(np.exp(row - row.max()).sum())
+        assert entry.token == found.tokens[i]
+        assert entry.logprob == pytest.approx(logs[entry.token], abs=1e-6)
+        best = np.lexsort((np.arange(len(row)), -row))[:5]
+        assert [t for t, _ in entry.top] == best.tolist()
+        assert [x for _, x in entry.top] == pytest.approx(logs[best].tolist(), abs=1e-6)
+
+
+def test_bug_6_on_the_default_model(smollm2_path: object) -> None:
+    model = quoth.Model(smollm2_path, n_ctx=512)  # type: ignore[arg-type]
+    sampling = quoth.Sampling(temperature=1.0, seed=1)
+    prompt = model.tokenizer.encode("The capital of France is")
+    stream = plain_stream(model, sampling, prompt, 20)
+    expected = model.decoder(sampling=sampling, speculation=None).generate(prompt, max_tokens=10, logprobs=5)
+    guess = speculation(Source("perfect", [stream], model.n_vocab), 4)
+    assert outcome(
+        model.decoder(sampling=sampling, speculation=guess).generate(prompt, max_tokens=10, logprobs=5)
+    ) == outcome(expected)
+
+
+def test_bug_12_a_model_without_an_end_of_generation_runs_to_its_budget() -> None:
+    model = tiny(eog=False)
+    prompt = [5, 6, 7, 8, 9, 10, 11, 7, 8]
+    expected = model.decoder(speculation=None).generate(prompt, max_tokens=100)
+    found = model.decoder(speculation=quoth.Speculation(gate=OPEN, costs={1: 1.0})).generate(prompt, max_tokens=100)
+    assert outcome(found) == outcome(expected)
+    assert found.finish_reason == "length"
+    assert found.stats.drafted > 0
+
+
+def test_bug_15_seeds_give_the_same_ids_and_a_reported_random_seed_repeats_them() -> None:
+    model = tiny()
+    for seed in range(100):
+        sampling = quoth.Sampling(temperature=0.8, top_k=20, seed=seed)
+        expected = model.decoder(sampling=sampling, speculation=None).generate(PROMPT, max_tokens=16)
+        assert outcome(model.decoder(sampling=sampling).generate(PROMPT, max_tokens=16)) == outcome(expected)
+    unseeded = quoth.Sampling(temperature=0.8, top_k=20)
+    runs = [model.decoder(sampling=unseeded).generate(PROMPT, max_tokens=16, stop_at_eog=False) for _ in range(8)]
+    assert len({run.tokens for run in runs}) > 1
+    for run in runs:
+        again = model.decoder(sampling=quoth.Sampling(temperature=0.8, top_k=20, seed=run.stats.seed), speculation=None)
+        assert again.generate(PROMPT, max_tokens=16, stop_at_eog=False).tokens == run.tokens
+
+
+@pytest.mark.parametrize("temperature", [0, 0.0, -1])
+def test_bug_16_temperature_zero_drafts_like_any_other(temperature: float) -> None:
+    model = tiny()
+    stream = plain_stream(model, GREEDY, PROMPT, 60)
+    decoder = model.decoder(sampling=quoth.Sampling(temperature=temperature))
+    decoder.add_reference(stream)
+    found = decoder.generate(PROMPT, max_tokens=50, stop_at_eog=False)
+    assert list(found.tokens) == stream[len(PROMPT) :][:50]
+    assert found.stats.accepted > 10
+    assert found.stats.draws == 0
