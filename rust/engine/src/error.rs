@@ -112,6 +112,7 @@ impl Error {
             | Error::TensorShape { .. }
             | Error::ExtraTensor { .. }
             | Error::TensorValue { .. } => ErrorKind::ModelFile,
+            Error::Vocab(VocabError::EmptyStop { .. } | VocabError::StopsTooLong { .. }) => ErrorKind::Options,
             Error::Vocab(_) => ErrorKind::Tokenizer,
             Error::Sample(e) => e.kind(),
             Error::Option { .. } | Error::TokenRange { .. } | Error::EmptyPrompt | Error::Rewind { .. } => {
