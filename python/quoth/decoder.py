@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from quoth import _core
+from quoth._arguments import callback, flag, shown, token_ids, whole
 from quoth.asynchronous import AsyncSteps, Cancel, Worker
 from quoth.costs import measured_costs
 from quoth.errors import BusyError, OptionsError
@@ -112,7 +113,7 @@ class Decoder:
         self.model = model
         self.sampling = sampling if sampling is not None else Sampling()
         if not isinstance(self.sampling, Sampling):
-            raise OptionsError(f"sampling is {sampling!r}, expected quoth.Sampling")
+            raise OptionsError(f"sampling is {shown(sampling)}, expected quoth.Sampling")
         self.speculation = as_speculation(speculation)
         self._seed = self.sampling.seed if self.sampling.seed is not None else secrets.randbits(64)
         self._last_stop: str | int | None = None
@@ -170,7 +171,7 @@ class Decoder:
 
         After an error the decoder stands at the last committed token and can be used again. Ctrl-C works between steps.
         """
-        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=False)
+        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=False, progress=progress)
         tokens = self._begin(prompt, seed)
         self._generation += 1
         first = self._core.begin(tokens, request, progress)
@@ -206,7 +207,7 @@ class Decoder:
         A cancellation waits for the step under way and then arrives; the decoder stands at a committed token and can
         be used again. `progress` is called on that thread.
         """
-        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=False)
+        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=False, progress=progress)
         cancel = Cancel()
 
         def work() -> Result:
@@ -262,7 +263,7 @@ class Decoder:
         `trace`, chunks name the source of their draft. Once something else was generated, or the decoder was rewound,
         going on with an older stream raises `BusyError`.
         """
-        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=trace)
+        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=trace, progress=progress)
         tokens = self._begin(prompt, seed)
         return self._chunks(tokens, request, progress)
 
@@ -284,7 +285,7 @@ class Decoder:
         A cancellation waits for the step under way and then arrives; that step is not handed out. The decoder can be
         used again. `progress` is called on that thread.
         """
-        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=trace)
+        request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=trace, progress=progress)
         cancel = Cancel()
 
         def chunks() -> Generator[Chunk]:
@@ -339,22 +340,26 @@ class Decoder:
         stop: str | int | Sequence[str | int],
         stop_at_eog: bool,
         logprobs: int | None,
+        *,
         trace: bool,
+        progress: Progress | None = None,
     ) -> _Request:
-        if isinstance(max_tokens, bool) or not isinstance(max_tokens, int) or not 1 <= max_tokens < 2**31:
-            raise OptionsError(f"max_tokens is {max_tokens!r}, expected a whole number of at least 1")
-        if logprobs is not None and (
-            isinstance(logprobs, bool) or not isinstance(logprobs, int) or not 0 <= logprobs <= 20
-        ):
-            raise OptionsError(f"logprobs is {logprobs!r}, expected a whole number of 0 to 20, or None")
-        stops = [stop] if isinstance(stop, (str, int)) else list(stop)
+        max_tokens = whole("max_tokens", max_tokens, 1, 2**31 - 1)
+        if logprobs is not None:
+            logprobs = whole("logprobs", logprobs, 0, 20, or_none=True)
+        flag("stop_at_eog", stop_at_eog)
+        flag("trace", trace)
+        callback("progress", progress)
+        stops = [stop] if isinstance(stop, (str, int)) else token_ids("stop", stop, "texts and token ids")
         ids = [s for s in stops if isinstance(s, int) and not isinstance(s, bool)]
         texts = [s for s in stops if isinstance(s, str)]
         if len(ids) + len(texts) != len(stops):
-            raise OptionsError(f"stop is {stop!r}, expected texts and token ids")
-        if any(not 0 <= i < 2**32 for i in ids):
-            raise OptionsError(f"stop is {stop!r}, expected token ids of 0 to {self.model.n_vocab - 1}")
+            raise OptionsError(f"stop is {shown(stop)}, expected texts and token ids")
+        if any(not 0 <= i < self.model.n_vocab for i in ids):
+            raise OptionsError(f"stop is {shown(stop)}, expected token ids of 0 to {self.model.n_vocab - 1}")
         encoded = [_utf8(text, "stop") for text in texts]
+        if b"" in encoded:
+            raise OptionsError(f"stop is {shown(stop)}, expected texts of at least one character")
         return _Request(max_tokens, ids, stop_at_eog, encoded, logprobs, trace, texts)
 
     def _begin(self, prompt: str | Sequence[int], seed: int | None) -> list[int]:
@@ -363,7 +368,7 @@ class Decoder:
             self.set_sampling(self.sampling, seed=seed)
         if isinstance(prompt, str):
             return self.model.tokenizer.encode(prompt, add_bos=None)
-        return prompt if isinstance(prompt, list) else list(prompt)
+        return token_ids("prompt", prompt, "text or token ids")
 
     def _warn_if_disabled(self) -> None:
         speculation = self._core.speculation_stats()
@@ -392,6 +397,8 @@ class Decoder:
             OptionsError: A token is out of range, or the draft source is your own, which has no references. Nothing was
                 added.
         """
+        if not isinstance(reference, str):
+            reference = token_ids("reference", reference, "text or token ids")
         if self.speculation is None:
             return 0  # plain decoding has no use for it; the same program runs with and without speculation
         tokens = self.model.tokenizer.encode(reference, errors="ignore") if isinstance(reference, str) else reference
@@ -399,7 +406,7 @@ class Decoder:
 
     def remove_reference(self, handle: int) -> bool:
         """Take a reference away. False if there is none of that handle."""
-        return self._core.remove_reference(handle)
+        return self._core.remove_reference(min(whole("handle", handle, 0), 2**63))
 
     def clear_references(self) -> None:
         """Take all references away."""
@@ -448,8 +455,10 @@ class Decoder:
             sampling: The options.
             seed: In place of the options' seed, 0 to 2^64 - 1.
         """
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
-            raise OptionsError(f"seed is {seed!r}, expected a whole number of 0 to 2^64 - 1")
+        if not isinstance(sampling, Sampling):
+            raise OptionsError(f"sampling is {shown(sampling)}, expected quoth.Sampling")
+        if seed is not None:
+            seed = whole("seed", seed, 0, 2**64 - 1, or_none=True)
         chosen = seed if seed is not None else sampling.seed if sampling.seed is not None else secrets.randbits(64)
         self._core.set_sampling(_CoreSampling(sampling), chosen)
         self.sampling, self._seed = sampling, chosen
@@ -460,9 +469,7 @@ class Decoder:
         Raises:
             OptionsError: `n` is negative, or layers with a sliding window no longer keep what is needed.
         """
-        if n < 0:
-            raise OptionsError(f"n is {n}, expected at least 0")
-        self._core.rewind(n)
+        self._core.rewind(min(whole("n", n, 0), self.model.n_ctx))
         self._generation += 1
 
     def reset(self) -> None:

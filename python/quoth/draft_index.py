@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import Literal
 
 from quoth import _core
-from quoth.errors import OptionsError
+from quoth._arguments import whole
 from quoth.options import Speculation, _CoreSpeculation
 from quoth.stats import SourceStats
 
@@ -44,8 +44,7 @@ class DraftIndex:
         recycling: bool = True,
         costs: dict[int, float] | None = None,
     ) -> None:
-        if isinstance(n_vocab, bool) or not isinstance(n_vocab, int) or n_vocab < 1:
-            raise OptionsError(f"n_vocab is {n_vocab!r}, expected a whole number of at least 1")
+        n_vocab = whole("n_vocab", n_vocab, 1)
         options = Speculation(min_draft=min_draft, min_match=min_match, policy=policy, recycling=recycling, costs=costs)
         self.n_vocab = n_vocab
         self._core = _core.DraftIndex(n_vocab, _CoreSpeculation(options))
@@ -69,8 +68,7 @@ class DraftIndex:
         Returns:
             Up to `max_tokens` token ids; empty if nothing is worth a guess.
         """
-        if max_tokens < 0:
-            raise OptionsError(f"max_tokens is {max_tokens}, expected at least 0")
+        max_tokens = whole("max_tokens", max_tokens, 0)
         return self._core.suggest(context, max_tokens)
 
     def observe_topk(self, rows: Sequence[tuple[int, Sequence[int]]]) -> None:

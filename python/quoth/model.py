@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from quoth import _core
+from quoth._arguments import callback, shown, token_ids, whole
 from quoth.errors import OptionsError
 from quoth.tokenizer import Tokenizer
 
@@ -29,7 +30,14 @@ __all__ = ["Metadata", "Model", "Session"]
 
 _log = logging.getLogger("quoth")
 
+# Models with fewer bytes of weights cache keys and values unrounded unless told otherwise.
+_SMALL_BYTES = 32 << 20
+
 KvType = Literal["f32", "f16", "q8_0"]
+
+# The core's own bounds, so that numbers which it could not even hold are refused by the same name.
+_MAX_CONTEXT = 1 << 24
+_MAX_THREADS = 256
 
 
 class Metadata(Mapping[str, Any]):
@@ -76,6 +84,7 @@ class Model:
         FileNotFoundError, OSError: The file cannot be read.
         ModelFileError: The file is not a model that is supported; the message says why.
         OptionsError: An argument is out of range.
+        TokenizerError: `pre` is unknown, or the vocabulary has no splitter.
     """
 
     def __init__(
@@ -84,27 +93,30 @@ class Model:
         *,
         n_ctx: int | None = 4096,
         threads: int | None = None,
-        kv_type: KvType = "f16",
+        kv_type: KvType | None = None,
         kernels: str | None = None,
         pre: str | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> None:
         from quoth.hub import resolve  # noqa: PLC0415  the hub's imports are not needed where a file is given
 
-        if kv_type not in ("f32", "f16", "q8_0"):
+        if kv_type not in (None, "f32", "f16", "q8_0"):
             raise OptionsError(f"kv_type is {kv_type!r}, expected f32, f16 or q8_0")
         threads = _threads(threads)
-        kernels = kernels if kernels is not None else os.environ.get("QUOTH_KERNELS") or None
+        kernels = _kernels(kernels)
+        callback("progress", progress)
+        if n_ctx is not None:
+            n_ctx = whole("n_ctx", n_ctx, 1, _MAX_CONTEXT, or_none=True)
         self.path = Path(resolve(path))
         self._file = _core.GgufFile(self.path)
         self.metadata = Metadata(self._file)
         self._pre = pre
+        if pre is not None:
+            _ = self.tokenizer  # an unknown name is refused now, not at the first text
         if n_ctx is None:
             n_ctx = min(4096, _trained_context(self.metadata))
-        if isinstance(n_ctx, bool) or not isinstance(n_ctx, int) or n_ctx < 1:
-            raise OptionsError(f"n_ctx is {n_ctx!r}, expected a whole number of at least 1")
         self._model = _core.Model(self._file, n_ctx, threads, kernels, progress)
-        self.kv_type: KvType = kv_type
+        self.kv_type: KvType = kv_type or ("f32" if self._model.weight_bytes < _SMALL_BYTES else "f16")
         _log.info(
             "loaded %s: %s, %d bytes of weights, kernels %s, %d threads, %.0f ms",
             self.path,
@@ -269,6 +281,10 @@ class Session:
             ContextFullError: The tokens do not fit `n_ctx`.
             BusyError: Another caller is using the session.
         """
+        if rows not in ("all", "last"):
+            raise OptionsError(f"rows is {shown(rows)}, expected all or last")
+        if not hasattr(tokens, "__array__"):  # arrays go to the core as they are
+            tokens = token_ids("tokens", tokens)
         return self._session.forward(tokens, rows)
 
     def truncate(self, n: int) -> None:
@@ -277,33 +293,34 @@ class Session:
         Raises:
             OptionsError: `n` is negative, or layers with a sliding window no longer keep what a token at `n` would see.
         """
-        if n < 0:
-            raise OptionsError(f"n is {n}, expected at least 0")
-        self._session.truncate(n)
+        self._session.truncate(min(whole("n", n, 0), _MAX_CONTEXT))
 
     def fork(self, n: int | None = None) -> Session:
         """A new session that holds the first `n` tokens of this one (None: all), bit for bit."""
-        if n is not None and n < 0:
-            raise OptionsError(f"n is {n}, expected at least 0")
-        return Session(self.model, self._session.fork(len(self) if n is None else n))
+        first = len(self) if n is None else min(whole("n", n, 0, or_none=True), _MAX_CONTEXT)
+        return Session(self.model, self._session.fork(first))
 
 
 def _threads(threads: int | None) -> int:
     """The number of threads to use."""
-    source = "threads"
-    value: object = threads
-    if value is None:
-        value = os.environ.get("QUOTH_THREADS") or None
-        source = "QUOTH_THREADS"
-    if value is None:
+    if threads is not None:
+        return whole("threads", threads, 1, _MAX_THREADS, or_none=True)
+    setting = os.environ.get("QUOTH_THREADS")
+    if not setting:
         return _core.default_threads()
-    try:
-        number = int(value) if isinstance(value, (int, str)) and not isinstance(value, bool) else 0
-    except ValueError:
-        number = 0
-    if not 1 <= number <= 256:
-        raise OptionsError(f"{source} is {value!r}, expected a whole number of 1 to 256")
-    return number
+    number = int(setting) if setting.strip().isdecimal() else setting
+    return whole("QUOTH_THREADS", number, 1, _MAX_THREADS)
+
+
+def _kernels(kernels: str | None) -> str | None:
+    """The instruction set to use; None for the best."""
+    source, name = "kernels", kernels
+    if name is None:
+        source, name = "QUOTH_KERNELS", os.environ.get("QUOTH_KERNELS") or None
+    known = [*(name for name, _ in _core.kernel_sets()), "reference"]
+    if name is not None and name not in known:
+        raise OptionsError(f"{source} is {shown(name)}, expected one of {', '.join(known)} on this machine")
+    return name
 
 
 def _trained_context(metadata: Metadata) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from quoth import _core
+from quoth._arguments import flag, shown, token_ids, whole
 from quoth.errors import OptionsError
 
 __all__ = ["DraftSource", "Gate", "Sampling", "Speculation"]
@@ -58,7 +59,7 @@ def _in_range(cls: type[Any], name: str, value: object, kind: type[int] | type[f
                 raise OptionsError(f"{name} is {number}, expected a whole number of 0 to {2**32 - 1}")
             return number
     expected = "a number" if kind is float else "a whole number"
-    raise OptionsError(f"{name} is {value!r}, expected {expected}")
+    raise OptionsError(f"{name} is {shown(value)}, expected {expected}")
 
 
 @dataclass(frozen=True)
@@ -104,15 +105,19 @@ class Sampling:
             object.__setattr__(self, name, _in_range(Sampling, name, getattr(self, name), float))
         for name in ("top_k", "repeat_last_n"):
             object.__setattr__(self, name, _in_range(Sampling, name, getattr(self, name), int))
-        seed = self.seed
-        if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**64):
-            raise OptionsError(f"seed is {seed!r}, expected a whole number of 0 to 2^64 - 1, or None")
+        if self.seed is not None:
+            object.__setattr__(self, "seed", whole("seed", self.seed, 0, 2**64 - 1, or_none=True))
+        if not isinstance(self.logit_bias, Mapping):
+            raise OptionsError(f"logit_bias is {shown(self.logit_bias)}, expected numbers by token id")
         bias = {
-            int(_in_range(Sampling, "logit_bias", token, int)): float(_in_range(Sampling, "logit_bias", value, float))
-            for token, value in dict(self.logit_bias).items()
+            int(_in_range(Sampling, "a token of logit_bias", token, int)): float(
+                _in_range(Sampling, "logit_bias", value, float)
+            )
+            for token, value in self.logit_bias.items()
         }
         object.__setattr__(self, "logit_bias", bias)
-        banned = tuple(int(_in_range(Sampling, "banned", token, int)) for token in self.banned)
+        tokens = token_ids("banned", self.banned)
+        banned = tuple(int(_in_range(Sampling, "a token of banned", token, int)) for token in tokens)
         object.__setattr__(self, "banned", banned)
         _core.check_sampling(_CoreSampling(self))
 
@@ -166,8 +171,8 @@ class Gate:
             object.__setattr__(self, name, _in_range(Gate, name, getattr(self, name), int))
         for name in ("min_speedup", "probe_margin", "first_risk", "max_debt", "credit"):
             object.__setattr__(self, name, _in_range(Gate, name, getattr(self, name), float))
-        if not isinstance(self.adapt_budget, bool):
-            raise OptionsError(f"adapt_budget is {self.adapt_budget!r}, expected True or False")
+        flag("adapt_budget", self.adapt_budget)
+        Speculation(gate=self)  # the core knows the ranges
 
 
 @dataclass(frozen=True)
@@ -207,9 +212,16 @@ class Speculation:
             if getattr(self, name) is not None:
                 object.__setattr__(self, name, _in_range(Speculation, name, getattr(self, name), int))
         if not isinstance(self.gate, Gate):
-            raise OptionsError(f"gate is {self.gate!r}, expected a quoth.Gate")
-        if not isinstance(self.recycling, bool):
-            raise OptionsError(f"recycling is {self.recycling!r}, expected True or False")
+            raise OptionsError(f"gate is {shown(self.gate)}, expected a quoth.Gate")
+        flag("recycling", self.recycling)
+        if not isinstance(self.policy, str):
+            raise OptionsError(f"policy is {shown(self.policy)}, expected best-rate or fixed")
+        if self.costs is not None and not isinstance(self.costs, Mapping):
+            raise OptionsError(f"costs is {shown(self.costs)}, expected costs by draft length, or None")
+        if self.source is not None and not _is_source(self.source):
+            raise OptionsError(f"source is {shown(self.source)}, expected an object with suggest and observe, or None")
+        if self.min_draft is not None and self.min_draft > self.max_draft:
+            raise OptionsError(f"min_draft is {self.min_draft}, expected at most max_draft, which is {self.max_draft}")
         _core.check_speculation(_CoreSpeculation(self))
 
 
@@ -230,11 +242,12 @@ class _CoreSpeculation:
         if costs is not None:
             self.costs = [
                 (
-                    int(_in_range(Speculation, "costs", k, int)),
-                    float(_in_range(Speculation, "costs", cost, float)),
+                    int(_in_range(Speculation, "a draft length of costs", k, int)),
+                    float(_in_range(Speculation, "a cost", cost, float)),
                 )
-                for k, cost in sorted(costs.items())
+                for k, cost in costs.items()
             ]
+            self.costs.sort()
         self.cost_provenance = provenance
 
 
@@ -246,6 +259,13 @@ def as_speculation(value: Speculation | DraftSource | bool | None) -> Speculatio
         return Speculation()
     if isinstance(value, Speculation):
         return value
-    if isinstance(value, DraftSource):
+    if _is_source(value):
         return Speculation(source=value)
-    raise OptionsError(f"speculation is {value!r}, expected quoth.Speculation, a draft source, or None")
+    raise OptionsError(
+        f"speculation is {shown(value)}, expected quoth.Speculation, a draft source, True, False or None"
+    )
+
+
+def _is_source(value: object) -> bool:
+    """Whether this can be asked for drafts. A class has the methods too, but nobody to call them on."""
+    return isinstance(value, DraftSource) and not isinstance(value, type)
