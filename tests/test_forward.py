@@ -143,7 +143,7 @@ def test_an_error_leaves_the_session_as_it_was() -> None:
             session.forward(tokens)  # type: ignore[arg-type]
         assert message in str(caught.value)
         assert len(session) == 40
-    with pytest.raises(quoth.OptionsError, match="rows is `some`"):
+    with pytest.raises(quoth.OptionsError, match="expected all or last"):
         session.forward([1], rows="some")  # type: ignore[arg-type]
     with pytest.raises(quoth.OptionsError, match="at least 0"):
         session.truncate(-1)
