@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -171,7 +172,8 @@ def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path, tiny_model_path:
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full on this system")
 def test_a_result_that_cannot_be_written_is_an_error(tmp_path: Path, tiny_model_path: Path) -> None:
-    for args in (["tokenize", tiny_model_path, ROOT / "pyproject.toml"], ["inspect", tiny_model_path]):
+    (tmp_path / "short.txt").write_text("a")  # fits every buffer, so that only the last flush fails
+    for args in (["tokenize", tiny_model_path, tmp_path / "short.txt"], ["inspect", tiny_model_path]):
         with open("/dev/full", "w") as full:
             command = [sys.executable, "-m", "quoth", *map(str, args)]
             done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, env=program_env(tmp_path), check=False)
@@ -238,9 +240,13 @@ def test_what_is_quick_gets_no_bar(in_terminal: Run) -> None:
     assert in_terminal(command=["-c", code]).out == "done\n"
 
 
-def test_there_is_no_bar_without_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_there_is_no_bar_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
     with bar("loading", after_s=0) as update:
         update(1, None)
+        time.sleep(0.5)
     assert capsys.readouterr().err == ""
 
 

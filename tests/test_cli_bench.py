@@ -119,13 +119,13 @@ def test_costs_are_ratios_to_the_plain_steps_beside() -> None:
 
 
 def test_the_table_is_the_mean_over_contexts() -> None:
-    one, two = (
-        verify.VerifyCosts(
-            n, Spread(1, 1, 1, 1), Spread(1, 1, 1, 1), (verify.DraftCost(2, Spread(c, c, c, 1), Spread(1, 1, 1, 1)),)
-        )
-        for n, c in ((64, 1.2), (512, 1.4))
-    )
+    def measured(n_cached: int, cost: float) -> verify.VerifyCosts:
+        some = Spread(cost, cost, cost, 1)
+        return verify.VerifyCosts(n_cached, some, some, (verify.DraftCost(2, some, some),))
+
+    one, two, cheap = measured(64, 1.2), measured(512, 1.4), measured(64, 0.7)
     assert verify.cost_table([one, two]) == {2: pytest.approx(1.3)}
+    assert verify.cost_table([cheap]) == {2: 1.0}, "no verification is cheaper than a plain step"
 
 
 def test_rows_that_differ_stop_the_measurement() -> None:

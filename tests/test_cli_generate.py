@@ -97,6 +97,15 @@ def test_prompts_come_from_files_and_stdin(run_quoth: Run, tiny_chat_path: Path,
     assert raw["prompt_tokens"] == parsed(run_quoth(*command, "--raw", "-p", PROMPT))["prompt_tokens"] + 1
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\n\n"])
+def test_a_files_last_line_end_is_dropped_unless_the_text_is_gone_on_with(tmp_path: Path, end: str) -> None:
+    (tmp_path / "prompt.txt").write_bytes(f" two\nlines{end}".encode())
+    file = str(tmp_path / "prompt.txt")
+    assert prompt_text(None, file, raw=True) == f" two\nlines{end}"
+    assert prompt_text(None, file, raw=False) == " two\nlines" + ("\n" if end == "\n\n" else "")
+    assert prompt_text(f"typed{end}", None, raw=False) == f"typed{end}"
+
+
 def test_there_is_one_prompt() -> None:
     for text, file in ((None, None), ("a", "b")):
         with pytest.raises(quoth.OptionsError, match="expected a prompt"):

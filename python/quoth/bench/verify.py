@@ -112,9 +112,13 @@ def verify_costs(
 
 
 def cost_table(measured: Sequence[VerifyCosts]) -> Mapping[int, float]:
-    """The gate's table: cost by length of the draft, the mean over the lengths of context."""
+    """The gate's table: cost by length of the draft, the mean over the lengths of context.
+
+    A verification does all that a plain step does, so what is below 1 is noise and becomes 1.
+    """
     lengths = sorted({point.k for costs in measured for point in costs.drafts})
-    return {k: fmean(p.cost.median for costs in measured for p in costs.drafts if p.k == k) for k in lengths}
+    means = {k: fmean(p.cost.median for costs in measured for p in costs.drafts if p.k == k) for k in lengths}
+    return {k: max(1.0, cost) for k, cost in means.items()}
 
 
 def check_rows(session: Session, tokens: Sequence[int]) -> None:

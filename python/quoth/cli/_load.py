@@ -55,7 +55,7 @@ def load(
             n_ctx=ctx,
             threads=threads,
             kernels=kernels,
-            kv_type="f16" if kv_type is None else kv_type.value,
+            kv_type=None if kv_type is None else kv_type.value,
             pre=pre,
             progress=update,
         )

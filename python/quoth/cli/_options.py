@@ -58,7 +58,12 @@ Kernels: TypeAlias = Annotated[
     ),
 ]
 KvTypeName: TypeAlias = Annotated[
-    KvTypes, typer.Option("--kv-type", help="How keys and values are cached.", rich_help_panel=MACHINE)
+    KvTypes | None,
+    typer.Option(
+        "--kv-type",
+        help="How keys and values are cached. Default: f32 for small models, else f16.",
+        rich_help_panel=MACHINE,
+    ),
 ]
 
 # -- sampling ----------------------------------------------------------------------------------------------------------

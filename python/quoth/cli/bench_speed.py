@@ -16,7 +16,7 @@ import typer
 from quoth.cli._bench import numbers, summary, warn
 from quoth.cli._console import bar, grid, show, table
 from quoth.cli._load import load
-from quoth.cli._options import AsJson, Kernels, KvTypeName, KvTypes, ModelName, Threads
+from quoth.cli._options import AsJson, Kernels, KvTypeName, ModelName, Threads
 from quoth.cli._units import as_json, seconds, share, size
 
 
@@ -30,7 +30,7 @@ def speed(
     rounds: Annotated[int, typer.Option("--rounds", min=1, help="How often everything is measured.")] = 5,
     threads: Threads = None,
     kernels: Kernels = None,
-    kv_type: KvTypeName = KvTypes.f16,
+    kv_type: KvTypeName = None,
     json_: AsJson = False,
 ) -> None:
     """Measure prompt and decoding speed without drafting, medians of alternating rounds.

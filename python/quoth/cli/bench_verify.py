@@ -16,7 +16,7 @@ import typer
 from quoth.cli._bench import numbers, summary, warn
 from quoth.cli._console import bar, note, show, table
 from quoth.cli._load import load
-from quoth.cli._options import AsJson, Kernels, KvTypeName, KvTypes, ModelName, Threads
+from quoth.cli._options import AsJson, Kernels, KvTypeName, ModelName, Threads
 from quoth.cli._units import as_json, seconds, spread
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def verify(
     ] = None,
     threads: Threads = None,
     kernels: Kernels = None,
-    kv_type: KvTypeName = KvTypes.f16,
+    kv_type: KvTypeName = None,
     json_: AsJson = False,
 ) -> None:
     """Measure the cost of verifying k drafted tokens, in plain steps.

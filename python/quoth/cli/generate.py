@@ -22,7 +22,6 @@ from quoth.cli._options import (
     FrequencyPenalty,
     Kernels,
     KvTypeName,
-    KvTypes,
     LogitBias,
     MarkDrafts,
     MaxDraft,
@@ -131,7 +130,7 @@ def generate(
     ctx: Context = None,
     threads: Threads = None,
     kernels: Kernels = None,
-    kv_type: KvTypeName = KvTypes.f16,
+    kv_type: KvTypeName = None,
 ) -> None:
     """Generate text after a prompt, and print it as it comes.
 
