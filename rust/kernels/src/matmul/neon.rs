@@ -42,11 +42,11 @@ pub(crate) trait Super128: SuperBlock {
     /// As [`Self::scales`].
     unsafe fn mins(words: *const u8) -> [int16x4_t; 16];
 
-    /// Group `G` of run `RUN` (32 weights) in half `half` of a block, as signed levels: the offset is off.
+    /// Group `g` of run `RUN` (32 weights) in half `half` of a block, as signed levels: the offset is off.
     ///
     /// # Safety
-    /// As [`Self::scales`]; `half` is 0 or 1, `RUN` 0 to 3, `G` 0 to 7.
-    unsafe fn codes<const RUN: usize, const G: usize>(words: *const u8, half: usize) -> int8x16_t;
+    /// As [`Self::scales`]; `half` is 0 or 1, `RUN` 0 to 3, `g` 0 to 7.
+    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize, g: usize) -> int8x16_t;
 }
 
 /// How NEON widens a float format.
@@ -67,7 +67,7 @@ impl Float128 for F32 {
     #[inline(always)]
     unsafe fn load(at: *const u8) -> float32x4_t {
         // SAFETY: 16 bytes by the caller.
-        unsafe { vreinterpretq_f32_u8(vld1q_u8(at)) }
+        unsafe { read(at) }
     }
 }
 
@@ -87,7 +87,7 @@ impl Float128 for Bf16 {
     #[inline(always)]
     unsafe fn load(at: *const u8) -> float32x4_t {
         // SAFETY: 8 bytes by the caller.
-        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(vreinterpret_u16_u8(vld1_u8(at)))) }
+        unsafe { vreinterpretq_f32_u32(vshll_n_u16::<16>(read(at))) }
     }
 }
 
@@ -98,7 +98,7 @@ impl Float128 for I8 {
     unsafe fn load(at: *const u8) -> float32x4_t {
         // SAFETY: 4 bytes by the caller.
         unsafe {
-            let bytes = vreinterpret_s8_u32(vdup_n_u32(at.cast::<u32>().read_unaligned()));
+            let bytes = vreinterpret_s8_u32(vdup_n_u32(read(at)));
             vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))))
         }
     }
@@ -130,12 +130,12 @@ macro_rules! each_group {
 
 /// Likewise for each activation row of a walk.
 macro_rules! each_row {
-    ($ROW:ident < $R:ident => $body:block) => { each!($ROW in [0 1 2 3 4] { if $ROW < $R $body }) };
+    ($ROW:ident < $R:ident => $body:block) => { each!($ROW in [0 1 2 3 4] { if const { $ROW < $R } $body }) };
 }
 
 /// Likewise for each quarter panel of a walk.
 macro_rules! each_quarter {
-    ($QUARTER:ident < $Q:ident => $body:block) => { each!($QUARTER in [0 1 2 3] { if $QUARTER < $Q $body }) };
+    ($QUARTER:ident < $Q:ident => $body:block) => { each!($QUARTER in [0 1 2 3] { if const { $QUARTER < $Q } $body }) };
 }
 
 macro_rules! each {
@@ -258,6 +258,20 @@ impl Dot for Smlal {
     }
 }
 
+/// A value wherever it lies.
+#[repr(C, packed)]
+struct Anywhere<T>(T);
+
+/// Reads a value wherever it lies: one load instruction in every build. (The intrinsics' loads check their pointers in builds with debug assertions.)
+///
+/// # Safety
+/// `at` must have the bytes of a `T`, for which any bytes must do.
+#[inline(always)]
+pub(crate) unsafe fn read<T: Copy>(at: *const u8) -> T {
+    // SAFETY: passed on; a packed struct has no alignment.
+    unsafe { (*at.cast::<Anywhere<T>>()).0 }
+}
+
 /// `R` words of a tile.
 ///
 /// # Safety
@@ -268,13 +282,13 @@ unsafe fn words<const R: usize>(at: *const u32) -> [int32x4_t; 2] {
     unsafe {
         let at = at.cast::<i32>();
         let zero = vdupq_n_s32(0);
-        let two = |at| vcombine_s32(vld1_s32(at), vdup_n_s32(0));
+        let two = |at: *const i32| vcombine_s32(read(at.cast()), vdup_n_s32(0));
         match R {
             1 => [vld1q_lane_s32::<0>(at, zero), zero],
             2 => [two(at), zero],
             3 => [vld1q_lane_s32::<2>(at.add(2), two(at)), zero],
-            4 => [vld1q_s32(at), zero],
-            _ => [vld1q_s32(at), vld1q_lane_s32::<0>(at.add(4), zero)],
+            4 => [read(at.cast()), zero],
+            _ => [read(at.cast()), vld1q_lane_s32::<0>(at.add(4), zero)],
         }
     }
 }
@@ -301,7 +315,7 @@ unsafe fn halves(at: *const u8) -> float32x4_t {
         std::arch::asm!(
             "fcvtl {wide:v}.4s, {half:v}.4h",
             wide = lateout(vreg) wide,
-            half = in(vreg) vld1_u8(at),
+            half = in(vreg) read::<uint16x4_t>(at),
             options(pure, nomem, nostack),
         );
     }
@@ -386,7 +400,7 @@ unsafe fn small_rows<F: Small128, D: Dot, const R: usize, const Q: usize>(t: &Ti
                         let code = F::codes::<G>(w.add(16 * QUARTER));
                         each_row!(ROW < R => {
                             D::add::<{ (ROW % 4) as i32 }>(&mut sum[QUARTER][ROW], code, x[ROW / 4]);
-                            if (G + 1).is_multiple_of(fit(F::MOST)) {
+                            if const { (G + 1).is_multiple_of(fit(F::MOST)) } {
                                 D::flush(&mut sum[QUARTER][ROW]);
                             }
                         });
@@ -495,31 +509,40 @@ unsafe fn run<F: Super128, D: Dot, const R: usize, const Q: usize, const RUN: us
     m: usize,
     sum: &mut [[int32x4_t; R]; Q],
 ) {
+    let groups = F::SUB / 4;
+    // As many groups as 16 bits hold, without need to flush.
+    let stretch = const { if fit(F::MOST) < F::SUB / 4 { fit(F::MOST) } else { F::SUB / 4 } };
+    const { assert!((F::SUB / 4).is_multiple_of(if fit(F::MOST) < F::SUB / 4 { fit(F::MOST) } else { F::SUB / 4 })) };
     // SAFETY: passed on.
     unsafe {
-        let a = a.add((4 * half + RUN) * 8 * m);
-        let mut sub = [[D::zero(); R]; Q];
-        each_group!(G => {
-            let x = words::<R>(a.add(G * m));
+        let mut a = a.add((4 * half + RUN) * 8 * m);
+        for part in 0..32 / F::SUB {
+            let mut sub = [[D::zero(); R]; Q];
+            for first in (0..groups).step_by(stretch) {
+                for g in first..first + stretch {
+                    let x = words::<R>(a);
+                    a = a.add(m);
+                    each_quarter!(QUARTER < Q => {
+                        let code = F::codes::<RUN>(w.add(16 * QUARTER), half, part * groups + g);
+                        each_row!(ROW < R => {
+                            D::add::<{ (ROW % 4) as i32 }>(&mut sub[QUARTER][ROW], code, x[ROW / 4]);
+                        });
+                    });
+                }
+                if stretch < groups {
+                    each_quarter!(QUARTER < Q => {
+                        each_row!(ROW < R => { D::flush(&mut sub[QUARTER][ROW]) });
+                    });
+                }
+            }
+            let s = (4 * half + RUN) * (32 / F::SUB) + part;
             each_quarter!(QUARTER < Q => {
-                let code = F::codes::<RUN, G>(w.add(16 * QUARTER), half);
                 each_row!(ROW < R => {
-                    D::add::<{ (ROW % 4) as i32 }>(&mut sub[QUARTER][ROW], code, x[ROW / 4]);
-                    if (G + 1).is_multiple_of(fit(F::MOST)) {
-                        D::flush(&mut sub[QUARTER][ROW]);
-                    }
+                    let total = D::total(sub[QUARTER][ROW]);
+                    sum[QUARTER][ROW] = vmlaq_s32(sum[QUARTER][ROW], total, scales[QUARTER][s]);
                 });
             });
-            if (4 * (G + 1)).is_multiple_of(F::SUB) {
-                let s = (32 * (4 * half + RUN) + 4 * G) / F::SUB;
-                each_quarter!(QUARTER < Q => {
-                    each_row!(ROW < R => {
-                        let total = D::total(std::mem::replace(&mut sub[QUARTER][ROW], D::zero()));
-                        sum[QUARTER][ROW] = vmlaq_s32(sum[QUARTER][ROW], total, scales[QUARTER][s]);
-                    });
-                });
-            }
-        });
+        }
     }
 }
 
@@ -656,7 +679,7 @@ unsafe fn float_rows<F: Float128, const R: usize, const BY_ROW: bool>(t: &Tile, 
             let whole = t.blocks / 4 * 4;
             for i in (0..whole).step_by(4) {
                 let mut x = [vdupq_n_f32(0.0); R];
-                each_row!(ROW < R => { x[ROW] = vld1q_f32(act.add(ROW * CHUNK + i)) });
+                each_row!(ROW < R => { x[ROW] = read(act.add(ROW * CHUNK + i).cast()) });
                 each!(J in [0 1 2 3] {
                     fetch(t.next.wrapping_add((i + J) * width));
                     each_quarter!(QUARTER < Q => {
@@ -700,7 +723,7 @@ unsafe fn float_rows<F: Float128, const R: usize, const BY_ROW: bool>(t: &Tile, 
 #[inline(always)]
 pub(crate) unsafe fn load(words: *const u8, w: usize) -> uint8x16_t {
     // SAFETY: 16 bytes by the caller.
-    unsafe { vld1q_u8(words.add(w * 64)) }
+    unsafe { read(words.add(w * 64)) }
 }
 
 /// [`load`], as 32-bit lanes.

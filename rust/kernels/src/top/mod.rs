@@ -17,6 +17,8 @@ pub(crate) const SCALAR: AboveFn = above::scalar;
 pub(crate) const AVX2: AboveFn = above::avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AVX512: AboveFn = above::avx512;
+#[cfg(target_arch = "aarch64")]
+pub(crate) const NEON: AboveFn = above::neon;
 
 /// Logits that are compared at once.
 const BLOCK: usize = 64;

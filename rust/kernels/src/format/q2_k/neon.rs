@@ -41,8 +41,8 @@ impl Super128 for Q2K {
     }
 
     #[inline(always)]
-    unsafe fn codes<const RUN: usize, const G: usize>(words: *const u8, half: usize) -> int8x16_t {
+    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize, g: usize) -> int8x16_t {
         // SAFETY: 8 words of pairs a half, after the four of scales.
-        unsafe { vreinterpretq_s8_u8(pair::<RUN>(words, 4 + 8 * half + G)) }
+        unsafe { vreinterpretq_s8_u8(pair::<RUN>(words, 4 + 8 * half + g)) }
     }
 }

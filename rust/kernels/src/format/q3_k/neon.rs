@@ -39,11 +39,11 @@ impl Super128 for Q3K {
     }
 
     #[inline(always)]
-    unsafe fn codes<const RUN: usize, const G: usize>(words: *const u8, half: usize) -> int8x16_t {
+    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize, g: usize) -> int8x16_t {
         // SAFETY: words 0 to 7 hold the third bits, then 8 words of pairs a half, by the caller. Bit `4 · half + RUN` of a byte is this run's.
         unsafe {
             let bit = vdupq_n_u8(1 << (4 * half + RUN));
-            let code = add_where(pair::<RUN>(words, 8 + 8 * half + G), load(words, G), bit, 4);
+            let code = add_where(pair::<RUN>(words, 8 + 8 * half + g), load(words, g), bit, 4);
             vsubq_s8(vreinterpretq_s8_u8(code), vdupq_n_s8(4))
         }
     }

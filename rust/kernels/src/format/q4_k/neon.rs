@@ -22,9 +22,9 @@ impl Super128 for Q4K {
     }
 
     #[inline(always)]
-    unsafe fn codes<const RUN: usize, const G: usize>(words: *const u8, half: usize) -> int8x16_t {
+    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize, g: usize) -> int8x16_t {
         // SAFETY: two sub-blocks share eight words, after the three of scales.
-        unsafe { vreinterpretq_s8_u8(sub_nibble::<RUN>(words, 3 + G, half)) }
+        unsafe { vreinterpretq_s8_u8(sub_nibble::<RUN>(words, 3 + g, half)) }
     }
 }
 

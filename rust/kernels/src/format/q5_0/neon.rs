@@ -3,7 +3,7 @@
 use std::arch::aarch64::*;
 
 use super::Q5_0;
-use crate::matmul::neon::{Small128, add_where, load, nibbles};
+use crate::matmul::neon::{Small128, add_where, load, nibbles, read};
 
 impl Small128 for Q5_0 {
     const MOST: i32 = 31;
@@ -28,7 +28,7 @@ pub(in crate::format) unsafe fn five_bits<const G: usize>(words: *const u8) -> i
     unsafe {
         let own_bit = vreinterpretq_u8_u32(vdupq_n_u32(if G.is_multiple_of(2) { 0x0804_0201 } else { 0x8040_2010 }));
         let pick = const { pick(G / 2) };
-        let spread = vqtbl1q_u8(load(words, 0), vld1q_u8(pick.as_ptr()));
+        let spread = vqtbl1q_u8(load(words, 0), read(pick.as_ptr()));
         vreinterpretq_s8_u8(add_where(nibbles::<G>(words, 1), spread, own_bit, 16))
     }
 }

@@ -23,11 +23,11 @@ impl Super128 for Q5K {
     }
 
     #[inline(always)]
-    unsafe fn codes<const RUN: usize, const G: usize>(words: *const u8, half: usize) -> int8x16_t {
+    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize, g: usize) -> int8x16_t {
         // SAFETY: eight words of fifth bits follow the scales, then the nibbles. Bit `4 · half + RUN` of a byte is this sub-block's.
         unsafe {
-            let code = sub_nibble::<RUN>(words, 11 + G, half);
-            vreinterpretq_s8_u8(add_where(code, load(words, 3 + G), vdupq_n_u8(1 << (4 * half + RUN)), 16))
+            let code = sub_nibble::<RUN>(words, 11 + g, half);
+            vreinterpretq_s8_u8(add_where(code, load(words, 3 + g), vdupq_n_u8(1 << (4 * half + RUN)), 16))
         }
     }
 }

@@ -31,12 +31,12 @@ impl Super128 for Q6K {
     }
 
     #[inline(always)]
-    unsafe fn codes<const RUN: usize, const G: usize>(words: *const u8, half: usize) -> int8x16_t {
+    unsafe fn codes<const RUN: usize>(words: *const u8, half: usize, g: usize) -> int8x16_t {
         // SAFETY: 16 words of nibbles and 8 of upper pairs a half, by the caller.
         unsafe {
-            let at = 16 * half + 8 * (RUN % 2) + G;
+            let at = 16 * half + 8 * (RUN % 2) + g;
             let low = if RUN < 2 { nibble::<false>(words, at) } else { nibble::<true>(words, at) };
-            let pairs = load(words, 32 + 8 * half + G);
+            let pairs = load(words, 32 + 8 * half + g);
             let upper = match RUN {
                 0 => vshlq_n_u8::<4>(pairs),
                 1 => vshlq_n_u8::<2>(pairs),
