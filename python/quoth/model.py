@@ -317,7 +317,7 @@ def _kernels(kernels: str | None) -> str | None:
     source, name = "kernels", kernels
     if name is None:
         source, name = "QUOTH_KERNELS", os.environ.get("QUOTH_KERNELS") or None
-    known = [*(name for name, _ in _core.kernel_sets()), "reference"]
+    known = [*dict.fromkeys(name for name, _ in _core.kernel_sets()), "reference"]
     if name is not None and name not in known:
         raise OptionsError(f"{source} is {shown(name)}, expected one of {', '.join(known)} on this machine")
     return name

@@ -66,7 +66,7 @@ class Tokenizer:
             (_text(metadata, "tokenizer.ggml.pre") if pre is None else pre) if self.model == "gpt2" else None
         )
         if self.model == "gpt2":
-            self._cuts = splitter(self.pre)
+            self._cuts = splitter(self.pre) if pre is None else splitter(pre, "argument pre")
         elif pre is not None:
             raise TokenizerError(f"expected no pre= for a vocabulary of the kind `{self.model}`, found {pre!r}")
         elif self.model == "gemma4":

@@ -204,11 +204,12 @@ SPLITTERS: Final[dict[str, Splitter]] = {name: splitter for names, splitter in _
 """Every known splitter by the name that files use."""
 
 
-def splitter(name: str | None) -> Splitter:
+def splitter(name: str | None, source: str = "key tokenizer.ggml.pre") -> Splitter:
     """Find a splitter by the name that a file or the caller gives.
 
     Args:
         name: A value of `tokenizer.ggml.pre`; None where the file has no such key.
+        source: Where the name stands, for the message.
 
     Returns:
         The splitter of that name.
@@ -216,12 +217,12 @@ def splitter(name: str | None) -> Splitter:
     Raises:
         TokenizerError: There is no such name, or no name at all. The message lists the known names.
     """
-    found = SPLITTERS.get(name) if name is not None else None
+    found = SPLITTERS.get(name) if isinstance(name, str) else None
     if found is not None:
         return found
     problem = (
         "the file does not name its splitter (key tokenizer.ggml.pre)"
         if name is None
-        else f"the splitter `{name}` (key tokenizer.ggml.pre) is unknown"
+        else f"the splitter `{name}` ({source}) is unknown"
     )
     raise TokenizerError(f"{problem}; pre= takes one of these instead: {', '.join(sorted(SPLITTERS))}")
