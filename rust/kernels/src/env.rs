@@ -72,13 +72,15 @@ impl Drop for DefaultFloats {
     }
 }
 
-#[cfg(all(test, target_arch = "x86_64"))]
+#[cfg(all(test, any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests {
     use super::*;
 
+    /// The bits of the control register that flush to zero.
+    const FLUSH: u32 = if cfg!(target_arch = "x86_64") { 0x8040 } else { 1 << 24 };
+
     #[test]
     fn a_host_that_flushes_to_zero_is_overruled_and_restored() {
-        const FLUSH: u32 = 0x8040;
         let before = control::read();
         control::write(control::DEFAULT | FLUSH);
         let tiny = std::hint::black_box(f32::MIN_POSITIVE);

@@ -229,7 +229,9 @@ mod x86 {
         unsafe fn to_half(self) -> [u16; 16] {
             let mut halves = [0; 16];
             // SAFETY: see above; the array has 32 bytes.
-            unsafe { _mm256_storeu_si256(halves.as_mut_ptr().cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0)) };
+            unsafe {
+                _mm256_storeu_si256(halves.as_mut_ptr().cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0))
+            };
             halves
         }
         #[inline(always)]
@@ -362,7 +364,10 @@ mod x86 {
             // SAFETY: see above; the array has twice 16 bytes.
             unsafe {
                 _mm_storeu_si128(halves.as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0[0]));
-                _mm_storeu_si128(halves[8..].as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0[1]));
+                _mm_storeu_si128(
+                    halves[8..].as_mut_ptr().cast(),
+                    _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0[1]),
+                );
             }
             halves
         }

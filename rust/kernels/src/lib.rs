@@ -29,6 +29,8 @@
 
 pub mod act;
 pub mod attend;
+#[cfg(test)]
+mod digests;
 pub mod env;
 pub mod format;
 pub mod glu;

@@ -212,7 +212,15 @@ impl KernelSet {
     ///
     /// # Safety
     /// As [`Self::multiply`].
-    pub unsafe fn multiply_some(&self, w: &Panels<'_>, first: usize, count: usize, until: usize, x: &Acts<'_>, out: Out) {
+    pub unsafe fn multiply_some(
+        &self,
+        w: &Panels<'_>,
+        first: usize,
+        count: usize,
+        until: usize,
+        x: &Acts<'_>,
+        out: Out,
+    ) {
         let (tile, kind) = ((self.tile)(w.format()), self.act_kind(w.format()));
         // SAFETY: the CPU has this set; the output by the caller.
         unsafe { matmul::run(tile, kind, w, (first, count, until), x, out) }

@@ -23,13 +23,17 @@ pub(crate) struct AttendFns {
     pub(crate) merge: unsafe fn(&mut [f32], f32, &[f32], f32),
 }
 
-pub(crate) const SCALAR: AttendFns = AttendFns { softmax: softmax::scalar, scale: scale::scalar, halve: halve::scalar, merge: merge::scalar };
+pub(crate) const SCALAR: AttendFns =
+    AttendFns { softmax: softmax::scalar, scale: scale::scalar, halve: halve::scalar, merge: merge::scalar };
 #[cfg(target_arch = "x86_64")]
-pub(crate) const AVX2: AttendFns = AttendFns { softmax: softmax::avx2, scale: scale::avx2, halve: halve::avx2, merge: merge::avx2 };
+pub(crate) const AVX2: AttendFns =
+    AttendFns { softmax: softmax::avx2, scale: scale::avx2, halve: halve::avx2, merge: merge::avx2 };
 #[cfg(target_arch = "x86_64")]
-pub(crate) const AVX512: AttendFns = AttendFns { softmax: softmax::avx512, scale: scale::avx512, halve: halve::avx512, merge: merge::avx512 };
+pub(crate) const AVX512: AttendFns =
+    AttendFns { softmax: softmax::avx512, scale: scale::avx512, halve: halve::avx512, merge: merge::avx512 };
 #[cfg(target_arch = "aarch64")]
-pub(crate) const NEON: AttendFns = AttendFns { softmax: softmax::neon, scale: scale::neon, halve: halve::neon, merge: merge::neon };
+pub(crate) const NEON: AttendFns =
+    AttendFns { softmax: softmax::neon, scale: scale::neon, halve: halve::neon, merge: merge::neon };
 
 /// # Safety
 /// The CPU must have the set of `L`.

@@ -326,7 +326,7 @@ unsafe fn halves(at: *const u8) -> float32x4_t {
 #[inline(always)]
 fn fetch(at: *const u8) {
     // SAFETY: a prefetch reads nothing that the program can see and cannot fault.
-    unsafe { std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at, options(nomem, nostack, preserves_flags)) };
+    unsafe { std::arch::asm!("prfm pldl1keep, [{}]", in(reg) at.addr(), options(nomem, nostack, preserves_flags)) };
 }
 
 /// Fetches block `b` of the next panel; the quarter panels lie in the same lines, so one walk asks.
