@@ -39,7 +39,16 @@ class Ran:
 
 def program_env(folder: Path, extra: dict[str, str] | None = None) -> dict[str, str]:
     """The environment of a run: this quoth, a cache of its own, nothing that changes what is printed."""
-    dropped = ("COLUMNS", "NO_COLOR", "FORCE_COLOR", "QUOTH_DEBUG", "QUOTH_THREADS", "QUOTH_KERNELS", "GITHUB_ACTIONS")
+    dropped = (
+        "PYTHONUNBUFFERED",
+        "COLUMNS",
+        "NO_COLOR",
+        "FORCE_COLOR",
+        "QUOTH_DEBUG",
+        "QUOTH_THREADS",
+        "QUOTH_KERNELS",
+        "GITHUB_ACTIONS",
+    )
     env = {name: value for name, value in os.environ.items() if name not in dropped}
     env |= {"PYTHONPATH": str(Path(quoth.__file__).parent.parent), "QUOTH_CACHE": str(folder), "TERM": "xterm-256color"}
     return env | (extra or {})
