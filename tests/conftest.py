@@ -11,6 +11,7 @@ from types import ModuleType
 
 import pytest
 
+import scripted as scripts
 from program import ROOT, Run, with_pipes, with_terminal
 
 
@@ -95,6 +96,12 @@ def tiny_chat_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = folder / "chat.gguf"
     tool.write(path, "tiny-llama", "Q8_0", seed=8, vocab_from=folder / "vocabulary.gguf")
     return path
+
+
+@pytest.fixture(scope="session")
+def scripted(tmp_path_factory: pytest.TempPathFactory) -> scripts.Scripted:
+    """A model that says what it is told, with a chat template."""
+    return scripts.write(tmp_path_factory.mktemp("scripted") / "scripted.gguf", load_synthetic())
 
 
 # ---- the command line

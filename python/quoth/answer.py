@@ -157,17 +157,17 @@ class Answer(Iterator[Chunk]):
         stop = decoder.stop if finish_reason == "stop" else None
         # An answer that was left shows what it had held back, like one that `max_tokens` ended.
         text = tokenizer.stream().push(self._tokens) if finish_reason is None else "".join(self._texts)
-        tokens = before_stop(tokenizer, self._tokens, text, stop) if isinstance(stop, str) else self._tokens
+        kept, rest = cut_at(tokenizer, self._tokens, text) if isinstance(stop, str) else (self._tokens, [])
         self._result = Result(
             text=text,
-            tokens=tuple(tokens),
+            tokens=tuple(self._tokens),
             finish_reason=finish_reason,
             stop=stop,
-            logprobs=None if plan.request.logprobs is None else tuple(self._logprobs[: len(tokens)]),
+            logprobs=None if plan.request.logprobs is None else tuple(self._logprobs),
             stats=decoder.stats,
             prompt_tokens=len(plan.prompt.tokens),
         )
-        self._version = chat._end(self, self._result, plan.prompt)
+        self._version = chat._end(self._result, plan.prompt, kept, rest)
 
     def _message(self) -> dict[str, Any]:
         """The answer as a message, as far as it has come."""
@@ -175,26 +175,27 @@ class Answer(Iterator[Chunk]):
         return {"role": "assistant", "content": text}
 
 
-def before_stop(tokenizer: Tokenizer, tokens: Sequence[int], text: str, stop: str) -> Sequence[int]:
-    """Leave out the last tokens that lie wholly inside a stop text.
+def cut_at(tokenizer: Tokenizer, tokens: Sequence[int], text: str) -> tuple[list[int], list[int]]:
+    """Spell an answer that a stop text cut off.
+
+    The stop may begin inside a token, which then says more than the answer; and the token that completed the stop,
+    which is not among the answer's, may have said the answer's last characters.
 
     Args:
         tokenizer: To know the tokens' bytes.
         tokens: All tokens before the one that completed the stop.
         text: The text before the stop.
-        stop: The stop.
 
     Returns:
-        The tokens that begin before the stop does.
+        The tokens that lie wholly in the text, and an encoding of what is left of it.
     """
     shown = tokenizer._shown(True)
     spelled = [shown(token) for token in tokens]
-    data, mark = b"".join(spelled), stop.encode()
-    for k in range(len(mark) - 1, 0, -1):
-        if data.endswith(mark[:k]) and data[: len(data) - k].decode("utf-8", "replace") == text:
-            kept, end = len(tokens), len(data)
-            while kept and end - len(spelled[kept - 1]) >= len(data) - k:
-                kept -= 1
-                end -= len(spelled[kept])
-            return tokens[:kept]
-    return tokens
+    data = b"".join(spelled)
+    kept = len(spelled)
+    # What ends inside a character reads as if the rest of it never came; if it did, the text does not begin so.
+    while not text.startswith(before := data.decode("utf-8", "replace")):
+        kept -= 1
+        data = data[: len(data) - len(spelled[kept])]
+    rest = text[len(before) :]
+    return list(tokens[:kept]), tokenizer.encode(rest, add_space_prefix=False, errors="ignore") if rest else []

@@ -9,8 +9,9 @@ V1  The entries are the truth; the decoder is a cache of them. Each turn's promp
 V2  What was handed out stays; nothing else does. A reader who leaves (breaks, raises, Ctrl-C, is cancelled) leaves an
     answer that ends with the last chunk it got, as if `max_tokens` had ended it there. Before the first chunk nothing
     has happened, and `reply` hands out all or nothing.
-V3  An answer never holds a token that lies behind its text: the token that completes a stop was never kept, and tokens
-    wholly inside a stop text are dropped with it, from entries, cache and index.
+V3  An answer stays as the tokens that were generated, and nothing of a stop stays: the token that completes one was
+    never kept, and where a stop text cuts through tokens, those wholly before it are kept, and what is left of the
+    answer's text is encoded. Entries, cache and index agree on that.
 V4  A failed call changes nothing.
 V5  Turn by turn the same seed is used, and each turn's draws begin with number 0: an answer depends on the entries, the
     sampling and the seed, not on how often the conversation was tried, edited or reloaded.
@@ -378,15 +379,17 @@ class Conversation:
         self._version += 1
         return self._version
 
-    def _end(self, answer: Answer, result: Result, prompt: Prompt) -> int:
-        """An answer is over: what was handed out stays, and the decoder forgets the rest."""
-        self._entries = [*self._entries, Entry(answer._message(), result.tokens, prompt.lead, result)]
+    def _end(self, result: Result, prompt: Prompt, kept: list[int], rest: list[int]) -> int:
+        """An answer is over: it stays as the tokens that are kept and those that spell the rest; the decoder forgets what
+        it has beyond the former."""
+        message = {"role": "assistant", "content": result.text}
+        self._entries = [*self._entries, Entry(message, (*kept, *rest), prompt.lead, result)]
         self._open = None
         self._spent = [total([*self._spent, result.stats])]
         self._version += 1
         # Layers with a sliding window may not reach back so far; then the next turn begins anew.
         with suppress(OptionsError):
-            self.decoder.rewind(len(prompt.tokens) + len(result.tokens))
+            self.decoder.rewind(len(prompt.tokens) + len(kept))
         return self._version
 
     def _settle(self) -> None:
@@ -415,7 +418,8 @@ class Conversation:
 
     @property
     def tokens(self) -> list[int]:
-        """The conversation as token ids: the prompt of the last answer, and that answer. Empty before the first."""
+        """The conversation as token ids: the prompt of the last answer, and that answer as the next prompt has it. Empty
+        before the first."""
         if self._open is not None:
             return [*self._open._plan.prompt.tokens, *self._open._tokens]
         last = max((at for at, entry in enumerate(self._entries) if entry.lead is not None), default=None)

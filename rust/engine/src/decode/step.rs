@@ -77,6 +77,7 @@ impl Decoder {
             let mut turn = Turn::new(request, &self.vocab);
             let mut step = Step::default();
             self.commit_first(&mut turn, &mut step)?;
+            step.finish = turn.finish;
             self.turn = Some(turn);
             Ok(step)
         });
