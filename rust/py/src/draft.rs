@@ -3,9 +3,10 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 use quoth_draft::{
-    Cascade, CascadeOptions, CostPoint, CostTable, DraftSource, Gate, GateOptions, Policy, ReferenceId, SourceError,
-    SourceStats, TopkRow,
+    Cascade, CascadeOptions, CostPoint, CostTable, DraftSource, Gate, GateOptions, Policy, ReferenceId, ReplayOptions,
+    SourceError, SourceStats, TopkRow,
 };
 
 use crate::convert;
@@ -249,4 +250,59 @@ impl DraftIndex {
             Err(std::sync::TryLockError::WouldBlock) => Err(busy(py, "the index is in use by another caller")),
         }
     }
+}
+
+/// Replays a token trace through a cascade and a gate as if a model had produced it: report, sources, gate, and for each draft length and match the steps.
+#[pyfunction]
+#[pyo3(signature = (trace, n_vocab, args, prompt_tokens, plain_ns, draft_ns, true_costs, references))]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn replay<'py>(
+    py: Python<'py>,
+    trace: &Bound<'py, PyAny>,
+    n_vocab: usize,
+    args: SpeculationArgs,
+    prompt_tokens: usize,
+    plain_ns: u64,
+    draft_ns: u64,
+    true_costs: Option<Vec<(usize, f64)>>,
+    references: Vec<Vec<u32>>,
+) -> PyResult<(Bound<'py, PyDict>, Vec<SourceRow>)> {
+    let trace = convert::tokens(trace)?;
+    let mut gate = args.gate(py)?;
+    let mut cascade = args.cascade(py, n_vocab)?;
+    let costs = match true_costs {
+        None => args.table(py)?,
+        Some(points) => {
+            let points = points.into_iter().map(|(k, cost)| CostPoint { k, cost }).collect();
+            CostTable::new(points, "given by the caller").map_err(|e| options(py, e.to_string()))?
+        }
+    };
+    let replay = ReplayOptions { max_draft: args.max_draft, prompt_tokens, plain_ns, draft_ns, costs };
+    let start = std::time::Instant::now();
+    let report = py.detach(|| {
+        for reference in &references {
+            cascade.add_reference(reference).map_err(|e| e.to_string())?;
+        }
+        quoth_draft::replay(&trace, &mut cascade, &mut gate, &replay, |_| {}).map_err(|e| e.to_string())
+    });
+    let report = report.map_err(|e| options(py, e))?;
+    let elapsed_ns = start.elapsed().as_nanos() as u64;
+    let dict = PyDict::new(py);
+    dict.set_item("tokens", report.tokens)?;
+    dict.set_item("steps", report.steps)?;
+    dict.set_item("verify_steps", report.verify_steps)?;
+    dict.set_item("closed_steps", report.closed_steps)?;
+    dict.set_item("drafted", report.drafted)?;
+    dict.set_item("accepted", report.accepted)?;
+    dict.set_item("cost", report.cost)?;
+    dict.set_item("tokens_per_step", report.tokens_per_step())?;
+    dict.set_item("acceptance", report.acceptance())?;
+    dict.set_item("speedup", report.speedup())?;
+    dict.set_item("elapsed_ns", elapsed_ns)?;
+    let gate = gate.stats();
+    dict.set_item("gate_state", gate.state.to_string())?;
+    dict.set_item("gate_trips", gate.trips)?;
+    dict.set_item("gate_probes", gate.probes)?;
+    dict.set_item("index_bytes", cascade.index().bytes().capacity)?;
+    Ok((dict, source_rows(cascade.stats())))
 }
