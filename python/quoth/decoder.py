@@ -401,6 +401,8 @@ class Decoder:
             reference = token_ids("reference", reference, "text or token ids")
         if self.speculation is None:
             return 0  # plain decoding has no use for it; the same program runs with and without speculation
+        if not self._core.has_cascade:
+            raise OptionsError("the draft source is the caller's own, expected the built-in ones to take a reference")
         tokens = self.model.tokenizer.encode(reference, errors="ignore") if isinstance(reference, str) else reference
         return self._core.add_reference(tokens)
 
