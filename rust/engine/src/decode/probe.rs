@@ -25,7 +25,12 @@ pub enum Part {
 
 /// Watches and disturbs a decoder.
 pub trait Probe: Send {
-    /// A token was committed: its place in the history, the row that it was sampled from as the model made it, the token.
+    /// Whether rows are to be made where decoding needs only the greatest of each.
+    fn wants_rows(&self) -> bool {
+        true
+    }
+
+    /// A token was committed: its place in the history, the row that it was sampled from as the model made it (empty if none was made), the token.
     fn committed(&mut self, _pos: usize, _row: &[f32], _token: u32) {}
 
     /// Asked before a part; an error takes the part's place.

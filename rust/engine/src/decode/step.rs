@@ -271,8 +271,9 @@ impl Decoder {
 
         self.before(Part::Forward { rows: tokens.len() })?;
         let forward_start = self.clock.now_ns();
-        // Plain greedy decoding needs no rows, only the greatest of each; a probe wants to see rows.
-        let greedy = self.sampler.is_plainly_greedy() && turn.request.logprobs.is_none() && self.probe.is_none();
+        // Plain greedy decoding needs no rows, only the greatest of each; a probe may want to see rows.
+        let seen = turn.request.logprobs.is_some() || self.probe.as_ref().is_some_and(|probe| probe.wants_rows());
+        let greedy = self.sampler.is_plainly_greedy() && !seen;
         let topk = match &self.drafter {
             Some(drafter) if drafted > 0 => drafter.topk(),
             _ => 0,
@@ -291,7 +292,11 @@ impl Decoder {
             &mut self.history,
             &mut self.stats,
             turn,
-            if greedy { Results::Best(&self.best) } else { Results::Logits(&mut self.logits[..tokens.len() * n_vocab]) },
+            if greedy {
+                Results::Best(&self.best)
+            } else {
+                Results::Logits(&mut self.logits[..tokens.len() * n_vocab])
+            },
             &tokens[1..],
             step,
         );

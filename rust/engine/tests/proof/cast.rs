@@ -31,7 +31,7 @@ pub(crate) enum Role {
     /// More tokens than were asked for, right ones and ids outside the vocabulary.
     Lying,
     Silent,
-    /// Right until a method is called for the third time, which fails (and leaves what it had already written).
+    /// Right until a method is called for the third time, which fails; a failing suggestion leaves nonsense behind.
     Raising(Method),
     /// Right and late.
     Slow,
@@ -120,7 +120,13 @@ impl DraftSource for Actor {
             }
             Role::Stubborn(token) => out.extend(std::iter::repeat_n(token, max_tokens)),
         }
-        self.call(Method::Suggest)
+        let answer = self.call(Method::Suggest);
+        if answer.is_err() {
+            out.extend([self.n_vocab as u32, u32::MAX]);
+            out.extend(0..100);
+            out.rotate_right(101);
+        }
+        answer
     }
 
     fn observe(&mut self, _committed: &[u32]) -> Result<(), SourceError> {
@@ -152,7 +158,8 @@ pub(crate) struct Book {
     pub(crate) calls_after: usize,
     pub(crate) suggests: usize,
     pub(crate) rebuilds: usize,
-    pub(crate) topk_rows: usize,
+    /// All rows of top-k.
+    pub(crate) told: Vec<(u32, Vec<u32>)>,
     /// Context, most tokens, answer of the last suggestion that has not been settled.
     pub(crate) pending: Option<(usize, usize, Vec<u32>)>,
     /// The carried token of the last suggestion, and what was observed since.
@@ -221,7 +228,7 @@ impl DraftSource for Witness {
     fn observe_topk(&mut self, rows: &[TopkRow<'_>]) -> Result<(), SourceError> {
         {
             let mut book = self.enter();
-            book.topk_rows += rows.len();
+            book.told.extend(rows.iter().map(|row| (row.token, row.top.to_vec())));
             let inputs: Vec<u32> = rows.iter().map(|row| row.token).collect();
             // The carried token went into the first row, each committed one into the next, if that was sampled.
             let fits = !rows.is_empty() && inputs.len() <= book.step.len() && inputs == book.step[..inputs.len()];

@@ -53,7 +53,7 @@ fn shown(vocab: &Vocab, tokens: &[u32]) -> Vec<u8> {
 #[test]
 fn a_stop_token_anywhere_in_the_stream_ends_it_as_plain() {
     for temperature in [0.0, 0.8] {
-        let rig = Rig::tiny(128, Sampling { temperature, ..warm(3) });
+        let rig = Rig::tiny(128, Sampling { temperature, ..warm(3) }).blindly();
         let stream = rig.stream(&PROMPT, 80);
         let answer = &stream[PROMPT.len()..];
         for role in [Role::Perfect, Role::Alternating, Role::Cascade] {
@@ -265,9 +265,11 @@ proptest! {
         max_draft in 1..65usize,
         n_ctx in 40..150usize,
         kind in 0..3usize,
+        blind: bool,
     ) {
         let kind = [KvKind::F16, KvKind::Q8_0, KvKind::F32][kind];
-        let mut rig = Rig::new(&Spec { embed_std: 3.0, n_vocab: 97, ..Spec::of("qwen2", Format::Q4_0) }, KernelSet::best(), 1, n_ctx, kind, sampling);
+        let rig = Rig::new(&Spec { embed_std: 3.0, n_vocab: 97, ..Spec::of("qwen2", Format::Q4_0) }, KernelSet::best(), 1, n_ctx, kind, sampling);
+        let mut rig = Rig { blind, ..rig };
         let mut plain = rig.plain();
         let mut streams = Vec::new();
         // The prompts, as plain decoding makes them; then perfect sources know them all.

@@ -6,7 +6,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use quoth_engine::decode::probe::Part;
 use quoth_engine::sample::Sampling;
 use quoth_engine::{Error, ErrorKind};
-use quoth_kernels::Format;
+use quoth_kernels::attend::KvKind;
+use quoth_kernels::{Format, KernelSet};
 
 use crate::cast::{Method, ROLES, Role};
 use crate::models::{Dice, Spec};
@@ -86,7 +87,7 @@ fn run_through(other: &mut Watched, plain: &Plain, what: &str) -> (Run, usize) {
 #[test]
 fn a_step_that_fails_at_any_part_leaves_nothing_unverified_and_the_rest_is_plain() {
     for (temperature, max_draft) in [(0.8, 5), (0.0, 16)] {
-        let rig = Rig::tiny(128, Sampling { temperature, ..warm(4) });
+        let rig = Rig::tiny(128, Sampling { temperature, ..warm(4) }).blindly();
         let plain = Plain::new(&rig);
         for role in [Role::Perfect, Role::Alternating, Role::Garbage, Role::Cascade] {
             let mut clean = rig.acted(role, &plain.streams, max_draft);
@@ -186,19 +187,13 @@ fn a_source_that_fails_is_asked_no_more_and_the_reason_is_told() {
 
 #[test]
 fn rows_that_are_not_numbers_are_an_error_at_their_place_and_the_next_turn_is_plain() {
-    for temperature in [0.0, 0.8] {
+    for (temperature, blind) in [(0.0, false), (0.0, true), (0.8, false)] {
         // The embedding is F32 in both, so that the models differ in one number.
         let sound = Spec { outer: Format::F32, ..Spec::tiny() };
         let sampling = Sampling { temperature, ..warm(2) };
         let rig = |spec: &Spec| {
-            Rig::new(
-                spec,
-                quoth_kernels::KernelSet::best(),
-                1,
-                128,
-                quoth_kernels::attend::KvKind::F16,
-                sampling.clone(),
-            )
+            let rig = Rig::new(spec, KernelSet::best(), 1, 128, KvKind::F16, sampling.clone());
+            Rig { blind, ..rig }
         };
         let stream = rig(&sound).stream(&PROMPT, 60);
         // A token that comes for the first time somewhere in the middle.
@@ -383,6 +378,7 @@ fn sampling_options_count_from_the_next_request_on() {
         model: rig.model.clone(),
         vocab: rig.vocab.clone(),
         kind: rig.kind,
+        blind: false,
     };
     assert_same_run(&fresh.plain().run(&PROMPT, request(N)), &other.run(&PROMPT, request(N)), "the next request");
     assert!(other.decoder.set_sampling(Sampling { top_p: 2.0, ..warm(1) }).is_err());

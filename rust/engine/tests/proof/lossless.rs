@@ -57,9 +57,14 @@ fn sampled_streams_have_one_draw_a_token_and_are_plain_ones_for_100_seeds_and_ev
 
 #[test]
 fn greedy_streams_draw_nothing_and_are_plain_ones_for_every_source_and_draft_length() {
-    let rig = Rig::tiny(256, Sampling::default());
+    let seeing = Rig::tiny(256, Sampling::default());
+    let with_rows = seeing.plain().run(&PROMPT, request(150));
+    // As a user has it: no rows are made. Other tests look at rows.
+    let rig = seeing.blindly();
     let mut plain = rig.plain();
     let expected = plain.run(&PROMPT, request(150));
+    assert_eq!((&expected.tokens, &expected.text), (&with_rows.tokens, &with_rows.text));
+    assert!(expected.rows[1..].iter().all(|(_, row, _)| row.is_empty()) && !with_rows.rows[1].1.is_empty());
     assert_eq!((expected.committed, expected.draws), (150, 0));
     let streams = [rig.stream(&PROMPT, 230)];
     for role in ROLES {
@@ -98,6 +103,7 @@ fn rows_at_every_commit_have_the_bits_of_plain_ones_for_every_format_set_and_kin
                     model,
                     made: reference.made.clone(),
                     vocab: reference.vocab.clone(),
+                    blind: false,
                     kind,
                     sampling: sampling.clone(),
                 };
@@ -153,6 +159,32 @@ fn rows_have_the_bits_of_plain_ones_where_a_draft_crosses_a_chunk() {
             let mut other = rig.acted(Role::Perfect, &streams, max_draft);
             assert_same_run(&expected, &other.run(&prompt, request(60)), "across 512");
             other.assert_same_state(&plain, "across 512");
+        }
+    }
+}
+
+#[test]
+fn greedy_decoding_that_makes_no_rows_gives_the_same_tokens_and_tells_sources_the_same() {
+    for (i, format) in [Format::Q8_0, Format::Q6_K, Format::F16, Format::Q4_0].into_iter().enumerate() {
+        let spec = Spec { outer: format, ..Spec::of("qwen2", format) };
+        for threads in [1, 2, 3] {
+            let set = KernelSet::available()[(i + threads) % KernelSet::available().len()];
+            let seeing = Rig::new(&spec, set, threads, 128, KvKind::F16, Sampling::default());
+            let streams = [seeing.stream(&PROMPT, 100)];
+            let runs = |rig: &Rig| {
+                [Role::Silent, Role::Perfect, Role::Alternating, Role::Garbage, Role::Cascade].map(|role| {
+                    let mut watched = rig.acted(role, &streams, 7);
+                    let run = watched.run(&PROMPT, request(60));
+                    let told = watched.book.as_ref().unwrap().lock().unwrap().told.clone();
+                    (run.tokens, run.text, run.history, run.steps.0, told)
+                })
+            };
+            let (with_rows, without) = (runs(&seeing), runs(&seeing.blindly()));
+            for (a, b) in with_rows.iter().zip(&without) {
+                assert_eq!(a, b, "{format:?}, {set:?}, {threads} threads");
+                assert_eq!(a.0, streams[0][PROMPT.len()..][..60]);
+            }
+            assert!(without[1].4.len() > 40, "rows of top-k were told");
         }
     }
 }

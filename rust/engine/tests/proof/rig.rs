@@ -34,6 +34,8 @@ pub(crate) struct Log {
     pub(crate) plan: Option<(usize, Mishap)>,
     /// A clock for tests of time: each forward moves it.
     pub(crate) now_ns: u64,
+    /// Rows are not looked at, so that greedy decoding makes none.
+    pub(crate) blind: bool,
     /// Nanoseconds of a forward of so many rows.
     pub(crate) forward_ns: Option<fn(usize) -> u64>,
 }
@@ -43,6 +45,10 @@ pub(crate) type Shared<T> = Arc<Mutex<T>>;
 struct Eye(Shared<Log>);
 
 impl Probe for Eye {
+    fn wants_rows(&self) -> bool {
+        !self.0.lock().unwrap().blind
+    }
+
     fn committed(&mut self, pos: usize, row: &[f32], token: u32) {
         self.0.lock().unwrap().rows.push((pos, bits(row), token));
     }
@@ -75,6 +81,8 @@ pub(crate) struct Rig {
     pub(crate) vocab: Arc<Vocab>,
     pub(crate) kind: KvKind,
     pub(crate) sampling: Sampling,
+    /// Whether the probes do not look at rows.
+    pub(crate) blind: bool,
 }
 
 /// A decoder with all that watches it.
@@ -131,7 +139,7 @@ impl Rig {
     ) -> Rig {
         let made = Arc::new(Made::new(spec));
         let (model, vocab) = (made.load(set, threads, n_ctx), made.vocab());
-        Rig { made, model, vocab, kind, sampling }
+        Rig { made, model, vocab, kind, sampling, blind: false }
     }
 
     /// The tiny model in the fastest set, one thread.
@@ -139,11 +147,16 @@ impl Rig {
         Rig::new(&Spec::tiny(), KernelSet::best(), 1, n_ctx, KvKind::F16, sampling)
     }
 
+    /// The same model and options, without a look at the rows.
+    pub(crate) fn blindly(self) -> Rig {
+        Rig { blind: true, ..self }
+    }
+
     fn watched(&self, speculation: Option<Speculation>, book: Option<Shared<Book>>) -> Watched {
         let mut decoder =
             Decoder::new(self.model.clone(), self.vocab.clone(), self.kind, self.sampling.clone(), speculation)
                 .unwrap();
-        let log = Shared::<Log>::default();
+        let log = Arc::new(Mutex::new(Log { blind: self.blind, ..Log::default() }));
         decoder.set_probe(Some(Box::new(Eye(log.clone()))));
         Watched { decoder, log, book }
     }
