@@ -127,7 +127,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--tokens", type=int, help="only the first TOKENS tokens of the text")
     parser.add_argument("--window", type=int, default=512, help="tokens of a window (512)")
     parser.add_argument("--threads", type=int, help="threads of a forward")
-    parser.add_argument("--kv-type", default="f16", choices=("f32", "f16", "q8_0"), help="how keys and values are kept")
+    parser.add_argument("--kv-type", choices=("f32", "f16", "q8_0"), help="how keys and values are kept")
     parser.add_argument("--kernels", help="an instruction set, or reference")
     parser.add_argument("--ids", type=Path, help="write the token ids to this file, one a line")
     parser.add_argument("--json", action="store_true", help="print JSON")
