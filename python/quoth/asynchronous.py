@@ -130,15 +130,20 @@ class AsyncSteps(AsyncIterator[T], Generic[T]):
         self._running = True
         try:
             steps = await self._worker.run(self._next, self._cancel)
+            if steps:
+                self._accept(steps[0])
+        except _Stopped:
+            steps = []
         except BaseException:
-            self._running = False
-            await self.aclose()
+            self._over = True
             raise
-        self._running = False
+        finally:
+            self._running = False
+            if self._over:  # by the error, or by another task meanwhile
+                self._close()
         if not steps:
             self._over = True
             raise StopAsyncIteration
-        self._accept(steps[0])
         return steps[0]
 
     def _next(self) -> list[T]:

@@ -380,8 +380,7 @@ class Conversation:
         return self._version
 
     def _end(self, result: Result, prompt: Prompt, kept: list[int], rest: list[int]) -> int:
-        """An answer is over: it stays as the tokens that are kept and those that spell the rest; the decoder forgets what
-        it has beyond the former."""
+        """An answer is over: it stays as the tokens that are kept, and those that spell the rest of its text."""
         message = {"role": "assistant", "content": result.text}
         self._entries = [*self._entries, Entry(message, (*kept, *rest), prompt.lead, result)]
         self._open = None
@@ -418,8 +417,7 @@ class Conversation:
 
     @property
     def tokens(self) -> list[int]:
-        """The conversation as token ids: the prompt of the last answer, and that answer as the next prompt has it. Empty
-        before the first."""
+        """The conversation as token ids: the prompt of the last answer, and that answer. Empty before the first."""
         if self._open is not None:
             return [*self._open._plan.prompt.tokens, *self._open._tokens]
         last = max((at for at, entry in enumerate(self._entries) if entry.lead is not None), default=None)
