@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 import quoth
 from models import EOS, tiny, tiny_path
 from sources import OPEN, ROLES, Source, speculation

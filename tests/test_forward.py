@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
+
 import quoth
 from models import FORMATS, KERNELS, KV_TYPES, tiny, tiny_path
 

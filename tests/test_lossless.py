@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
+
 import quoth
 from models import EOS, EOT, FORMATS, KERNELS, KV_TYPES, tiny
 from sources import OPEN, ROLES, Source, speculation

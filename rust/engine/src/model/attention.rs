@@ -241,7 +241,7 @@ impl Model {
 
 /// The least number of heads whose rows fill whole panels.
 fn heads_of_whole_panels(dim: usize) -> usize {
-    (1..=16).find(|heads| heads * dim % 16 == 0).unwrap_or(16)
+    (1..=16).find(|heads| (heads * dim).is_multiple_of(16)).unwrap_or(16)
 }
 
 /// All tiles of a layer, with their chunks; key/value heads of a span and tile follow one another.

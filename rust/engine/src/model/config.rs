@@ -286,7 +286,7 @@ impl Config {
                 return Err(keys.unsupported("attention.head_count_kv", layer.n_head_kv, expected));
             }
             let rope = &self.ropes[layer.rope];
-            if rope.dims > layer.head_dim || rope.dims % 2 != 0 || rope.dims == 0 {
+            if rope.dims > layer.head_dim || !rope.dims.is_multiple_of(2) || rope.dims == 0 {
                 let expected = format!("an even number up to the head's {}", layer.head_dim);
                 return Err(keys.unsupported("rope.dimension_count", rope.dims, expected));
             }
@@ -349,7 +349,7 @@ fn layers(keys: Keys<'_>, n_layer: usize, n_embd: usize) -> Result<Vec<LayerConf
     let widths = need("feed_forward_length", limits::MAX_WIDTH)?;
     let head_dim = match keys.uint("attention.key_length")? {
         Some(length) => length,
-        None if n_embd % heads[0] == 0 => n_embd / heads[0],
+        None if n_embd.is_multiple_of(heads[0]) => n_embd / heads[0],
         None => return Err(keys.unsupported("attention.head_count", heads[0], format!("a divisor of {n_embd}"))),
     };
     keys.bounded("attention.key_length", head_dim, limits::MAX_HEAD_DIM)?;

@@ -87,7 +87,13 @@ impl Model {
     ///
     /// # Errors
     /// A token is out of range, a span is empty, the spans have more than [`MAX_ROWS`] rows, or a context is full. No cache has changed.
-    pub fn forward(&self, spans: &mut [Span<'_>], want: Want, scratch: &mut Scratch, mut output: Output<'_>) -> Result<()> {
+    pub fn forward(
+        &self,
+        spans: &mut [Span<'_>],
+        want: Want,
+        scratch: &mut Scratch,
+        mut output: Output<'_>,
+    ) -> Result<()> {
         let mut rows = Vec::new();
         let mut wanted = Vec::new();
         for (s, span) in spans.iter_mut().enumerate() {
