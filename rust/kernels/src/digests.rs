@@ -5,7 +5,7 @@
 
 use crate::act::tests::Random;
 use crate::act::{ActKind, tiles};
-use crate::attend::{CHUNK, KvKind, KvLayout, Partial, Queries, Running, chunk, pack_queries};
+use crate::attend::{CHUNK, KvKind, KvLayout, Partial, Queries, Running, VALUE_PART, chunk, pack_queries};
 use crate::format::tests::{panels_of, random_rows};
 use crate::matmul::{Acts, Out, Panels};
 use crate::{Format, KernelSet, order};
@@ -132,31 +132,31 @@ fn attention(set: &KernelSet, kind: KvKind) -> u64 {
     let mut random = Random(2000 + kind as u64);
     let mut chunks = vec![vec![0u8; layout.chunk_bytes()]; n.div_ceil(CHUNK)];
     for p in 0..n {
-        let (keys, values) = chunks[p / CHUNK].split_at_mut(layout.key_bytes());
-        layout.write_key(set, keys, p % CHUNK, &floats(dim, &mut random));
-        layout.write_value(set, values, p % CHUNK, &floats(dim, &mut random));
+        let chunk = &mut chunks[p / CHUNK];
+        layout.write_key(set, &mut chunk[..layout.key_bytes()], p % CHUNK, &floats(dim, &mut random));
+        for (part, value) in floats(dim, &mut random).chunks(VALUE_PART).enumerate() {
+            let (codes, scales) = layout.value_part(part);
+            let (before, after) = chunk.split_at_mut(codes.end);
+            let scales = &mut after[scales.start - codes.end..scales.end - codes.end];
+            layout.write_value(set, (&mut before[codes], scales), p % CHUNK, value);
+        }
     }
     let q: Vec<f32> = floats(rows * dim, &mut random).iter().map(|x| x * 0.125).collect();
     let mut tile = vec![0; rows * layout.query_kind().row_words(dim)];
     pack_queries(set, &layout, &q, &mut tile);
     let mut partial = Partial::new(&layout);
-    let mut running = vec![Running::default(); rows];
-    let mut totals = vec![vec![0f32; layout.padded()]; rows];
+    let mut running = Running::new(&layout);
     for (c, bytes) in chunks.iter().enumerate() {
         let seen = |r: usize| (n - rows + r + 1 - c * CHUNK).min(CHUNK);
         let visible: Vec<(usize, usize)> = (0..rows).map(|r| (0, seen(r))).collect();
         chunk(set, &layout, bytes, Queries { tile: &tile, rows }, &visible, &mut partial);
-        for (r, (running, total)) in running.iter_mut().zip(&mut totals).enumerate() {
-            let o = &partial.o[r * layout.padded()..(r + 1) * layout.padded()];
-            running.take(set, partial.m[r], partial.l[r], o, total);
-        }
+        running.take(set, 0..rows, (&partial.m, &partial.l, &partial.o));
     }
-    for (running, total) in running.iter().zip(&mut totals) {
-        running.finish(total);
-    }
+    let mut results = vec![0f32; rows * dim];
+    results.chunks_exact_mut(dim).enumerate().for_each(|(r, result)| running.finish(r, result));
     let stored = chunks.concat();
     let stored = stored.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
-    Digest::of(stored.chain(totals.concat().iter().map(|x| x.to_bits())))
+    Digest::of(stored.chain(results.iter().map(|x| x.to_bits())))
 }
 
 /// Norm, rotation, gated units, the soft cap: what lanes compute.

@@ -43,6 +43,20 @@ pub(crate) unsafe trait Lanes: Copy {
         lanes
     }
 
+    /// [`order::fold`].
+    #[inline(always)]
+    unsafe fn fold(self) -> f32 {
+        // SAFETY: passed on.
+        order::fold(&unsafe { self.to_array() })
+    }
+
+    /// The greatest lane, by the halves of [`order::fold`]; no lane may be NaN. Which of two zeros is left open.
+    #[inline(always)]
+    unsafe fn greatest(self) -> f32 {
+        // SAFETY: passed on.
+        unsafe { self.to_array() }.into_iter().fold(f32::NEG_INFINITY, |m, s| if s > m { s } else { m })
+    }
+
     /// [`order::silu`].
     #[inline(always)]
     unsafe fn silu(self) -> Self {
@@ -269,6 +283,45 @@ mod x86 {
                 )))
             }
         }
+        #[inline(always)]
+        unsafe fn fold(self) -> f32 {
+            // SAFETY: see above.
+            unsafe { fold_half(_mm256_add_ps(_mm512_castps512_ps256(self.0), upper(self.0))) }
+        }
+        #[inline(always)]
+        unsafe fn greatest(self) -> f32 {
+            // SAFETY: see above.
+            unsafe { greatest_half(_mm256_max_ps(_mm512_castps512_ps256(self.0), upper(self.0))) }
+        }
+    }
+
+    /// Lanes 8–15.
+    #[inline(always)]
+    unsafe fn upper(x: __m512) -> __m256 {
+        // SAFETY: see above. The cast is to what AVX-512 F alone can extract.
+        unsafe { _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(x))) }
+    }
+
+    /// The lower three steps of [`order::fold`].
+    #[inline(always)]
+    unsafe fn fold_half(x: __m256) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_add_ss(x, _mm_movehdup_ps(x)))
+        }
+    }
+
+    /// The lower three steps of [`Lanes::greatest`].
+    #[inline(always)]
+    unsafe fn greatest_half(x: __m256) -> f32 {
+        // SAFETY: see above.
+        unsafe {
+            let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+            let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+            _mm_cvtss_f32(_mm_max_ss(x, _mm_movehdup_ps(x)))
+        }
     }
 
     /// Two AVX2 registers, lanes 0–7 and 8–15. Needs AVX2 and FMA.
@@ -395,6 +448,16 @@ mod x86 {
                 let sign = both!(_mm256_and_ps, other, sign);
                 both!(_mm256_or_ps, self, sign)
             }
+        }
+        #[inline(always)]
+        unsafe fn fold(self) -> f32 {
+            // SAFETY: see above.
+            unsafe { fold_half(_mm256_add_ps(self.0[0], self.0[1])) }
+        }
+        #[inline(always)]
+        unsafe fn greatest(self) -> f32 {
+            // SAFETY: see above.
+            unsafe { greatest_half(_mm256_max_ps(self.0[0], self.0[1])) }
         }
     }
 }

@@ -257,16 +257,24 @@ impl<'a> Lent<'a> {
         layout.write_key(set, keys, pos % CHUNK, key);
     }
 
-    /// Writes the value of a position.
+    /// Writes part `part` of the value of a position: up to [`VALUE_PART`](quoth_kernels::attend::VALUE_PART) columns.
     ///
     /// # Safety
-    /// No other thread may use the values of this layer and head meanwhile.
-    pub(crate) unsafe fn write_value(&self, set: &KernelSet, layer: usize, head: usize, pos: usize, value: &[f32]) {
+    /// No other thread may use this part of the values of this layer and head meanwhile.
+    pub(crate) unsafe fn write_value(
+        &self,
+        set: &KernelSet,
+        (layer, head, part): (usize, usize, usize),
+        pos: usize,
+        value: &[f32],
+    ) {
         let layout = self.layout(layer);
         let (block, at) = self.block(layer, head, pos / CHUNK);
-        // SAFETY: these are the value bytes of one head's chunk, which the caller has for itself.
-        let values = unsafe { block.part(at + layout.key_bytes()..at + layout.chunk_bytes()) };
-        layout.write_value(set, values, pos % CHUNK, value);
+        let (codes, scales) = layout.value_part(part);
+        // SAFETY: these are the bytes of one part of one head's values, which the caller has for itself; codes and scales do not overlap.
+        let (codes, scales) =
+            unsafe { (block.part(at + codes.start..at + codes.end), block.part(at + scales.start..at + scales.end)) };
+        layout.write_value(set, (codes, scales), pos % CHUNK, value);
     }
 
     /// The chunk of positions `chunk · CHUNK ..`.

@@ -1,13 +1,14 @@
 //! Attention of a layer: query, key and value in one job, attention in the next, the output matrix in a third.
 //!
-//! Queries that share a key/value head are tiled together, rows and heads alike, so a cached chunk is read once for a tile. There are two ways to share
-//! out the work, with the same bits (rule A3 of [`quoth_kernels::attend`]): many tiles go whole, each over all its chunks; few tiles (a plain step, a verify) are
-//! split by chunk, and the chunks' partial results are merged, in order, when the next job packs its rows.
+//! Queries that share a key/value head are tiled together, rows and heads alike, so a cached chunk is read once for a tile. The chunks of all tiles, one tile
+//! after another, are shared out evenly. A tile that falls to one worker is done whole; of one that is cut between workers the chunks' partial results are
+//! kept, and merged, in order, when the next job packs its rows: the same steps in the same order, so the same bits (rule A3 of [`quoth_kernels::attend`]).
 
 use std::ops::Range;
 
 use quoth_kernels::act::{MAX_TILE, tiles};
-use quoth_kernels::attend::{CHUNK, Partial, Queries, Running, chunk, pack_queries};
+use quoth_kernels::attend::{CHUNK, KvKind, KvLayout, Partial, Queries, Running, VALUE_PART, chunk, pack_queries};
+use quoth_kernels::order::LANES;
 
 use super::Model;
 use super::config::LayerConfig;
@@ -23,20 +24,39 @@ use crate::shared::Shared;
 pub(crate) struct Memory {
     /// One for each worker.
     own: Vec<Option<WorkerMemory>>,
-    /// Partial results of split tiles: `[item][MAX_TILE]` of greatest score and of weight sum, `[item][MAX_TILE][padded]` of values.
-    m: Vec<f32>,
-    l: Vec<f32>,
-    o: Vec<f32>,
+    /// Partial results of the chunks of cut tiles, [`Kept::size`] floats each.
+    kept: Vec<f32>,
 }
 
 #[derive(Debug)]
 struct WorkerMemory {
     partial: Partial,
+    running: Running,
     queries: Vec<f32>,
     tile: Vec<u32>,
-    totals: Vec<f32>,
     head_dim: usize,
-    kind: quoth_kernels::attend::KvKind,
+    kind: KvKind,
+}
+
+/// The partial result of one chunk for a tile: greatest scores, sums of weights, weighted values.
+struct Kept;
+
+impl Kept {
+    fn size(layout: &KvLayout) -> usize {
+        2 * LANES + MAX_TILE * layout.padded()
+    }
+
+    fn write(to: &mut [f32], partial: &Partial, floats: usize) {
+        to[..LANES].copy_from_slice(&partial.m);
+        to[LANES..2 * LANES].copy_from_slice(&partial.l);
+        to[2 * LANES..][..floats].copy_from_slice(&partial.o[..floats]);
+    }
+
+    fn read(from: &[f32]) -> (&[f32; LANES], &[f32; LANES], &[f32]) {
+        let (heads, o) = from.split_at(2 * LANES);
+        let [m, l] = heads.as_chunks::<LANES>().0 else { unreachable!("two times {LANES}") };
+        (m, l, o)
+    }
 }
 
 /// A tile of queries of one key/value head: queries `first .. first + count` of its span, numbered row by row, heads of a group within a row.
@@ -50,8 +70,16 @@ struct TileJob {
     count: usize,
     /// Chunks that some query of the tile sees.
     chunks: (usize, usize),
-    /// Number of the first chunk among all split items.
+    /// Number of the first of them among those of all tiles.
     item: usize,
+    /// Of a tile that is cut between workers: number of the first chunk among those that are kept.
+    kept: Option<usize>,
+}
+
+impl TileJob {
+    fn items(&self) -> Range<usize> {
+        self.item..self.item + self.chunks.1 - self.chunks.0
+    }
 }
 
 /// Everything that is the same for all workers.
@@ -76,38 +104,24 @@ impl Model {
         let config = &self.config.layers[layer];
         self.project(layer, weights, config, rows, lent, scratch);
 
-        let task = Task { model: self, layer, config, rows, lent, jobs: tile_jobs(config, rows, lent.len()) };
-        let split = task.jobs.len() < 4 * self.pool.count() && self.pool.count() > 1;
-        let padded = lent[0].layout(layer).padded();
-        let n_q = config.n_head * config.head_dim;
-        at_least(&mut scratch.mixed, rows.len() * n_q);
+        let jobs = tile_jobs(config, rows, lent.len(), self.pool.count());
+        let kept = jobs.iter().filter(|job| job.kept.is_some()).map(|job| job.items().len()).sum::<usize>();
+        let task = Task { model: self, layer, config, rows, lent, jobs };
+        at_least(&mut scratch.mixed, rows.len() * config.n_head * config.head_dim);
+        at_least(&mut scratch.attention.kept, kept * Kept::size(lent[0].layout(layer)));
         scratch.attention.own.resize_with(self.pool.count(), || None);
-        let Memory { own, m, l, o } = &mut scratch.attention;
-        if split {
-            let items = task.jobs.last().map_or(0, |job| job.item + job.chunks.1 - job.chunks.0);
-            at_least(m, items * MAX_TILE);
-            at_least(l, items * MAX_TILE);
-            at_least(o, items * MAX_TILE * padded);
-        }
         {
-            let own = Shared::new(own);
+            let own = Shared::new(&mut scratch.attention.own);
+            let kept = Shared::new(&mut scratch.attention.kept);
             let mixed = Shared::new(&mut scratch.mixed);
-            let (m, l, o) = (Shared::new(m), Shared::new(l), Shared::new(o));
             let q = &scratch.q;
             self.pool.run(|worker| {
                 // SAFETY: element i belongs to worker i alone.
                 let own = &mut unsafe { own.part(worker.index..worker.index + 1) }[0];
-                let own = task.memory(own);
-                if split {
-                    task.split(worker, q, own, &m, &l, &o);
-                } else {
-                    for job in task.jobs.iter().skip(worker.index).step_by(worker.count) {
-                        task.whole(job, q, own, &mixed);
-                    }
-                }
+                task.share(worker, q, task.memory(own), &mixed, &kept);
             });
         }
-        self.output(weights, &task, split, scratch);
+        self.output(weights, &task, scratch);
     }
 
     /// Queries, keys and values of the new rows: products, biases, norms, rotation; keys and values go to the cache.
@@ -135,25 +149,18 @@ impl Model {
         let eps = self.config.eps;
         let kv_matrices = weights.kv.iter().flat_map(|kv| [&kv.k.matrix, &kv.v.matrix]);
         let kinds = self.kinds(std::iter::once(&weights.q.matrix).chain(kv_matrices));
-        // Heads are shared out, not panels, so that whoever computes a head also finishes it.
-        let group = heads_of_whole_panels(dim);
-        let q_units = config.n_head.div_ceil(group);
-        let kv_units = if weights.kv.is_some() { config.n_head_kv.div_ceil(group) } else { 0 };
+        let shares = Shares::new(config, weights);
         with_packed(&self.pool, &self.set, (kinds, m, n_embd), &norm, own, common, &|worker, packed| {
-            let share = worker.share(q_units + 2 * kv_units);
-            let heads = |from: usize, units: usize, count: usize| {
-                let start = share.start.clamp(from, from + units) - from;
-                let end = share.end.clamp(from, from + units) - from;
-                (start * group).min(count)..(end * group).min(count)
-            };
-            // No heads are no panels, also where the heads before them end inside one.
-            let panels = |heads: &Range<usize>| match heads.is_empty() {
+            let (own_q, own_k, own_v) = shares.of(worker);
+            // No columns are no panels, also where the heads before them end inside one.
+            let panels = |columns: Range<usize>| match columns.is_empty() {
                 true => 0..0,
-                false => heads.start * dim / 16..(heads.end * dim).div_ceil(16),
+                false => columns.start / 16..columns.end.div_ceil(16),
             };
-            let add_bias = |head: &mut [f32], bias: &Option<Vec<f32>>, h: usize| {
+            let columns = |heads: &Range<usize>| heads.start * dim..heads.end * dim;
+            let add_bias = |part: &mut [f32], bias: &Option<Vec<f32>>, at: usize| {
                 if let Some(bias) = bias {
-                    head.iter_mut().zip(&bias[h * dim..]).for_each(|(x, b)| *x += b);
+                    part.iter_mut().zip(&bias[at..]).for_each(|(x, b)| *x += b);
                 }
             };
             let mut normed = vec![0.0; dim];
@@ -161,17 +168,14 @@ impl Model {
                 self.set.rms_norm(head, weight, eps, &mut normed);
                 head.copy_from_slice(&normed);
             };
-            let own_q = heads(0, q_units, config.n_head);
-            let own_k = heads(q_units, kv_units, config.n_head_kv);
-            let own_v = heads(q_units + kv_units, kv_units, config.n_head_kv);
-            // SAFETY: shares of heads do not overlap and end at whole panels, so each worker uses columns, and cached heads, of its own.
+            // SAFETY: shares do not overlap and end at whole panels, so each worker uses columns, cached heads and parts of values of its own.
             unsafe {
-                self.product(&weights.q.matrix, panels(&own_q), packed, &q, (0, n_q));
+                self.product(&weights.q.matrix, panels(columns(&own_q)), packed, &q, (0, n_q));
                 for (r, row) in rows.iter().enumerate() {
                     let (cos, sin) = rope.row(row.pos);
                     for h in own_q.clone() {
                         let head = q.part(r * n_q + h * dim..r * n_q + (h + 1) * dim);
-                        add_bias(head, &weights.q.bias, h);
+                        add_bias(head, &weights.q.bias, h * dim);
                         if let Some(weight) = &weights.q_norm {
                             norm_head(head, Some(weight));
                         }
@@ -180,34 +184,39 @@ impl Model {
                     }
                 }
                 let Some(kv) = &weights.kv else { return };
-                self.product(&kv.k.matrix, panels(&own_k), packed, &k, (0, n_kv));
-                self.product(&kv.v.matrix, panels(&own_v), packed, &v, (0, n_kv));
+                self.product(&kv.k.matrix, panels(columns(&own_k)), packed, &k, (0, n_kv));
+                self.product(&kv.v.matrix, panels(own_v.clone()), packed, &v, (0, n_kv));
                 for (r, row) in rows.iter().enumerate() {
                     let (cos, sin) = rope.row(row.pos);
                     for h in own_k.clone() {
                         let head = k.part(r * n_kv + h * dim..r * n_kv + (h + 1) * dim);
-                        add_bias(head, &kv.k.bias, h);
+                        add_bias(head, &kv.k.bias, h * dim);
                         if let Some(weight) = &kv.k_norm {
                             norm_head(head, Some(weight));
                         }
                         self.set.rotate(head, cos, sin);
                         lent[row.span].write_key(&self.set, layer, h, row.pos, head);
                     }
-                    for h in own_v.clone() {
-                        let head = v.part(r * n_kv + h * dim..r * n_kv + (h + 1) * dim);
-                        add_bias(head, &kv.v.bias, h);
-                        if kv.v_norm {
-                            norm_head(head, None);
-                        }
-                        lent[row.span].write_value(&self.set, layer, h, row.pos, head);
+                    let value = v.part(r * n_kv + own_v.start..r * n_kv + own_v.end);
+                    add_bias(value, &kv.v.bias, own_v.start);
+                    if kv.v_norm {
+                        value.chunks_exact_mut(dim).for_each(|head| norm_head(head, None));
+                    }
+                    let mut at = own_v.start;
+                    while at < own_v.end {
+                        let (head, part) = (at / dim, at % dim / VALUE_PART);
+                        let end = (at + VALUE_PART).min((head + 1) * dim);
+                        let value = &value[at - own_v.start..end - own_v.start];
+                        lent[row.span].write_value(&self.set, (layer, head, part), row.pos, value);
+                        at = end;
                     }
                 }
             }
         });
     }
 
-    /// The output matrix, from merged or whole results, added to the stream.
-    fn output(&self, weights: &Attention, task: &Task<'_>, split: bool, scratch: &mut Scratch) {
+    /// The output matrix, added to the stream.
+    fn output(&self, weights: &Attention, task: &Task<'_>, scratch: &mut Scratch) {
         let (n_embd, m) = (self.config.n_embd, task.rows.len());
         let n_q = task.config.n_head * task.config.head_dim;
         let Scratch { x, delta, mixed, own, common, attention, .. } = scratch;
@@ -215,11 +224,8 @@ impl Model {
         let memory = &*attention;
         let mixed = &*mixed;
         let source = |r: usize, out: &mut [f32]| {
-            if split {
-                task.merge(r, memory, out);
-            } else {
-                out.copy_from_slice(&mixed[r * n_q..(r + 1) * n_q]);
-            }
+            out.copy_from_slice(&mixed[r * n_q..(r + 1) * n_q]);
+            task.merge(r, &memory.kept, out);
         };
         let (x, deltas) = (Shared::new(x), Shared::new(delta));
         let matrix = &weights.output.matrix;
@@ -239,13 +245,58 @@ impl Model {
     }
 }
 
-/// The least number of heads whose rows fill whole panels.
-fn heads_of_whole_panels(dim: usize) -> usize {
-    (1..=16).find(|heads| (heads * dim).is_multiple_of(16)).unwrap_or(16)
+/// How queries, keys and values are shared out. Heads of queries and keys go whole, so that whoever computes one also finishes it; values, which need
+/// nothing but their columns (unless they are normed), even out what heads cannot.
+struct Shares {
+    dim: usize,
+    n_head: usize,
+    /// Heads with keys and values of their own in this layer.
+    n_kv: usize,
+    /// Heads that are shared out together: the least whose columns fill whole panels.
+    group: usize,
+    /// Columns of values that are shared out together.
+    step: usize,
+}
+
+impl Shares {
+    fn new(config: &LayerConfig, weights: &Attention) -> Self {
+        let (dim, n_head) = (config.head_dim, config.n_head);
+        let group = (1..=16).find(|heads| (heads * dim).is_multiple_of(16)).unwrap_or(16);
+        let whole = weights.kv.as_ref().is_some_and(|kv| kv.v_norm) || !dim.is_multiple_of(VALUE_PART);
+        let step = if whole { group * dim } else { VALUE_PART };
+        Shares { dim, n_head, n_kv: if weights.kv.is_some() { config.n_head_kv } else { 0 }, group, step }
+    }
+
+    /// Heads of queries and heads of keys before the share of worker `index`.
+    fn heads_before(&self, index: usize, count: usize) -> (usize, usize) {
+        let (q_units, k_units) = (self.n_head.div_ceil(self.group), self.n_kv.div_ceil(self.group));
+        let unit = (q_units + k_units) * index / count;
+        let q = (unit.min(q_units) * self.group).min(self.n_head);
+        (q, (unit.saturating_sub(q_units) * self.group).min(self.n_kv))
+    }
+
+    /// Columns of values before it.
+    fn values_before(&self, index: usize, count: usize) -> usize {
+        let all = (self.n_head + 2 * self.n_kv) * self.dim;
+        let wanted = |index: usize| {
+            let (q, k) = self.heads_before(index, count);
+            (all * index / count).saturating_sub((q + k) * self.dim)
+        };
+        let before = (0..=index).map(wanted).max().unwrap_or(0);
+        (before + self.step / 2).min(self.n_kv * self.dim) / self.step * self.step
+    }
+
+    /// A worker's heads of queries, heads of keys and columns of values.
+    fn of(&self, worker: Worker) -> (Range<usize>, Range<usize>, Range<usize>) {
+        let Worker { index, count } = worker;
+        let (from, to) = (self.heads_before(index, count), self.heads_before(index + 1, count));
+        let last = if index + 1 == count { self.n_kv * self.dim } else { self.values_before(index + 1, count) };
+        (from.0..to.0, from.1..to.1, self.values_before(index, count)..last)
+    }
 }
 
 /// All tiles of a layer, with their chunks; key/value heads of a span and tile follow one another.
-fn tile_jobs(config: &LayerConfig, rows: &[Row], spans: usize) -> Vec<TileJob> {
+fn tile_jobs(config: &LayerConfig, rows: &[Row], spans: usize, workers: usize) -> Vec<TileJob> {
     let group = config.n_head / config.n_head_kv;
     let mut jobs = Vec::new();
     let mut item = 0;
@@ -258,9 +309,18 @@ fn tile_jobs(config: &LayerConfig, rows: &[Row], spans: usize) -> Vec<TileJob> {
             let from = seen.iter().map(|v| v.start).min().unwrap_or(0) / CHUNK;
             let to = seen.iter().map(|v| v.end).max().unwrap_or(0).div_ceil(CHUNK);
             for kv_head in 0..config.n_head_kv {
-                jobs.push(TileJob { span, base, kv_head, first, count, chunks: (from, to), item });
+                jobs.push(TileJob { span, base, kv_head, first, count, chunks: (from, to), item, kept: None });
                 item += to - from;
             }
+        }
+    }
+    let mut kept = 0;
+    for index in 1..workers {
+        let cut = Worker { index, count: workers }.share(item).start;
+        let Some(job) = jobs.iter_mut().find(|job| job.item < cut && cut < job.items().end) else { continue };
+        if job.kept.is_none() {
+            job.kept = Some(kept);
+            kept += job.items().len();
         }
     }
     jobs
@@ -276,9 +336,9 @@ impl Task<'_> {
         }
         own.get_or_insert_with(|| WorkerMemory {
             partial: Partial::new(layout),
+            running: Running::new(layout),
             queries: vec![0.0; MAX_TILE * head_dim],
             tile: vec![0; MAX_TILE * layout.query_kind().row_words(head_dim)],
-            totals: vec![0.0; MAX_TILE * layout.padded()],
             head_dim,
             kind,
         })
@@ -321,99 +381,77 @@ impl Task<'_> {
         slots
     }
 
-    /// A tile over all its chunks, results to `mixed`.
-    fn whole(&self, job: &TileJob, q: &[f32], own: &mut WorkerMemory, mixed: &Shared<'_, f32>) {
-        let padded = self.lent[job.span].layout(self.layer).padded();
-        let (dim, n_q) = (self.config.head_dim, self.config.n_head * self.config.head_dim);
-        self.pack(job, q, own);
-        let mut running = [Running::default(); MAX_TILE];
-        for c in job.chunks.0..job.chunks.1 {
-            let slots = self.chunk(job, c, own);
-            let WorkerMemory { partial, totals, .. } = own;
-            for i in (0..job.count).filter(|i| slots[*i].0 < slots[*i].1) {
-                let part = i * padded..(i + 1) * padded;
-                running[i].take(
-                    self.model.set(),
-                    partial.m[i],
-                    partial.l[i],
-                    &partial.o[part.clone()],
-                    &mut totals[part],
-                );
-            }
-        }
-        for (i, running) in running[..job.count].iter().enumerate() {
-            let total = &mut own.totals[i * padded..(i + 1) * padded];
-            running.finish(total);
-            let (row, head) = self.query(job, i);
-            // SAFETY: a query belongs to one tile, and a tile to one worker.
-            let out = unsafe { mixed.part(row * n_q + head * dim..row * n_q + (head + 1) * dim) };
-            out.copy_from_slice(&total[..dim]);
-        }
-    }
-
-    /// This worker's share of all (tile, chunk) items, partial results to memory.
-    fn split(
+    /// This worker's share of all chunks: whole tiles to `mixed`, parts of cut ones to `kept`.
+    fn share(
         &self,
         worker: Worker,
         q: &[f32],
         own: &mut WorkerMemory,
-        m: &Shared<'_, f32>,
-        l: &Shared<'_, f32>,
-        o: &Shared<'_, f32>,
+        mixed: &Shared<'_, f32>,
+        kept: &Shared<'_, f32>,
     ) {
-        let items = self.jobs.last().map_or(0, |job| job.item + job.chunks.1 - job.chunks.0);
-        let share = worker.share(items);
+        let share = worker.share(self.jobs.last().map_or(0, |job| job.items().end));
+        let (dim, n_q) = (self.config.head_dim, self.config.n_head * self.config.head_dim);
+        let size = Kept::size(self.lent[0].layout(self.layer));
         for job in &self.jobs {
-            let padded = self.lent[job.span].layout(self.layer).padded();
-            let from = share.start.max(job.item);
-            let to = share.end.min(job.item + job.chunks.1 - job.chunks.0);
-            if from >= to {
+            let items = share.start.max(job.item)..share.end.min(job.items().end);
+            if items.is_empty() {
                 continue;
             }
             self.pack(job, q, own);
-            for item in from..to {
-                self.chunk(job, job.chunks.0 + item - job.item, own);
-                let (at, n) = (item * MAX_TILE, job.count);
-                // SAFETY: items are shared out, so each is one worker's.
-                unsafe {
-                    m.part(at..at + n).copy_from_slice(&own.partial.m[..n]);
-                    l.part(at..at + n).copy_from_slice(&own.partial.l[..n]);
-                    o.part(at * padded..(at + n) * padded).copy_from_slice(&own.partial.o[..n * padded]);
+            own.running.start();
+            for item in items {
+                let c = item - job.item;
+                let slots = self.chunk(job, job.chunks.0 + c, own);
+                let WorkerMemory { partial, running, .. } = own;
+                if let Some(first) = job.kept {
+                    let at = (first + c) * size;
+                    // SAFETY: a chunk of a tile is in one worker's share.
+                    Kept::write(
+                        unsafe { kept.part(at..at + size) },
+                        partial,
+                        job.count * (size - 2 * LANES) / MAX_TILE,
+                    );
+                } else {
+                    let see = (0..job.count).filter(|i| slots[*i].0 < slots[*i].1);
+                    running.take(self.model.set(), see, (&partial.m, &partial.l, &partial.o));
                 }
+            }
+            for i in (0..job.count).filter(|_| job.kept.is_none()) {
+                let (row, head) = self.query(job, i);
+                // SAFETY: a query belongs to one tile, and a tile that is not cut to one worker.
+                own.running.finish(i, unsafe { mixed.part(row * n_q + head * dim..row * n_q + (head + 1) * dim) });
             }
         }
     }
 
-    /// Merges the partial results of all heads of a row.
-    fn merge(&self, row: usize, memory: &Memory, out: &mut [f32]) {
-        let dim = self.config.head_dim;
+    /// Puts the results of cut tiles into a row.
+    fn merge(&self, row: usize, kept: &[f32], out: &mut [f32]) {
+        let (dim, group) = (self.config.head_dim, self.config.n_head / self.config.n_head_kv);
         let seen = visible(self.config, self.rows[row].pos);
         let span = self.rows[row].span;
-        let padded = self.lent[span].layout(self.layer).padded();
-        let mut total = vec![0.0; padded];
+        let layout = self.lent[span].layout(self.layer);
+        let size = Kept::size(layout);
         for job in self.jobs.iter().filter(|job| job.span == span) {
-            for i in 0..job.count {
-                let (of_row, head) = self.query(job, i);
-                if of_row != row {
+            let Some(first) = job.kept else { continue };
+            let number = (row - job.base) * group;
+            let queries = number.clamp(job.first, job.first + job.count) - job.first
+                ..(number + group).clamp(job.first, job.first + job.count) - job.first;
+            if queries.is_empty() {
+                continue;
+            }
+            let mut running = Running::new(layout);
+            for c in job.chunks.0..job.chunks.1 {
+                // A chunk of the tile that this row does not see has nothing for it.
+                if (c + 1) * CHUNK <= seen.start || seen.end <= c * CHUNK {
                     continue;
                 }
-                let mut running = Running::default();
-                for c in job.chunks.0..job.chunks.1 {
-                    // A chunk of the tile that this query does not see has nothing for it.
-                    if (c + 1) * CHUNK <= seen.start || seen.end <= c * CHUNK {
-                        continue;
-                    }
-                    let at = (job.item + c - job.chunks.0) * MAX_TILE + i;
-                    running.take(
-                        self.model.set(),
-                        memory.m[at],
-                        memory.l[at],
-                        &memory.o[at * padded..(at + 1) * padded],
-                        &mut total,
-                    );
-                }
-                running.finish(&mut total);
-                out[head * dim..(head + 1) * dim].copy_from_slice(&total[..dim]);
+                let part = Kept::read(&kept[(first + c - job.chunks.0) * size..][..size]);
+                running.take(self.model.set(), queries.clone(), part);
+            }
+            for i in queries {
+                let (_, head) = self.query(job, i);
+                running.finish(i, &mut out[head * dim..(head + 1) * dim]);
             }
         }
     }

@@ -7,6 +7,8 @@
 //! Numbers saturate (halves at ±65504) instead of overflowing. A NaN stays in a key, where it reaches every later score; in a value it becomes zero, because a
 //! value is multiplied by the zero weights of queries that may not see it (A4); the row that made it is itself NaN and says so.
 
+use std::ops::Range;
+
 use super::{CHUNK, Values};
 use crate::act::ActKind;
 use crate::format::{Format, PANEL};
@@ -49,6 +51,9 @@ fn quantize(set: &KernelSet, x: &[f32], codes: &mut [i8; 32]) -> u16 {
 
 /// Numbers that are narrowed together.
 const PART: usize = 64;
+
+/// Columns of a value that are written together, and so the least that threads can share out: what one scale of q8_0 is for.
+pub const VALUE_PART: usize = 32;
 
 /// Up to [`PART`] numbers as halves.
 fn halves(set: &KernelSet, x: &[f32]) -> [u16; PART] {
@@ -174,39 +179,50 @@ impl KvLayout {
         }
     }
 
-    /// Writes the value of a slot, `head_dim` floats, into the value bytes of a chunk.
-    pub fn write_value(&self, set: &KernelSet, values: &mut [u8], slot: usize, value: &[f32]) {
-        assert!(slot < CHUNK && value.len() == self.head_dim && values.len() == self.chunk_bytes() - self.key_bytes());
+    /// Parts of [`VALUE_PART`] columns of a value; the last may be shorter.
+    pub fn value_parts(&self) -> usize {
+        self.head_dim.div_ceil(VALUE_PART)
+    }
+
+    /// Where the codes and the scales of part `p` of all values lie in a chunk. Only q8_0 has scales.
+    pub fn value_part(&self, p: usize) -> (Range<usize>, Range<usize>) {
+        let panels = p * (VALUE_PART / PANEL)..((p + 1) * (VALUE_PART / PANEL)).min(self.padded() / PANEL);
+        let codes = |panel: usize| self.values_at() + panel * self.value_panel_bytes();
+        let scales = if self.kind == KvKind::Q8_0 { p..p + 1 } else { 0..0 };
+        let scales_at = |p: usize| self.scales_at() + p * CHUNK * 2;
+        (codes(panels.start)..codes(panels.end), scales_at(scales.start)..scales_at(scales.end))
+    }
+
+    /// Writes part of the value of a slot into the bytes that [`Self::value_part`] names.
+    pub fn write_value(&self, set: &KernelSet, (codes, scales): (&mut [u8], &mut [u8]), slot: usize, value: &[f32]) {
+        let row = self.value_row_bytes();
+        assert!(slot < CHUNK && value.len() <= VALUE_PART && codes.len() >= value.len().div_ceil(PANEL) * CHUNK * row);
+        let panels = codes.chunks_exact_mut(CHUNK * row).map(|panel| &mut panel[slot * row..(slot + 1) * row]);
         match self.kind {
             KvKind::F32 => {
-                for (d, x) in value.iter().enumerate() {
-                    let finite = if x.is_nan() { 0.0 } else { x.clamp(-f32::MAX, f32::MAX) };
-                    put_float(values, self.value_at(slot, d) - self.values_at(), finite);
+                for (columns, value) in panels.zip(value.chunks(PANEL)) {
+                    for (d, x) in value.iter().enumerate() {
+                        let finite = if x.is_nan() { 0.0 } else { x.clamp(-f32::MAX, f32::MAX) };
+                        put_float(columns, d * 4, finite);
+                    }
                 }
             }
             KvKind::F16 => {
-                for (i, part) in value.chunks(PART).enumerate() {
-                    for (d, half) in halves(set, part)[..part.len()].iter().enumerate() {
-                        let finite = if half & 0x7fff > 0x7c00 { 0 } else { *half };
-                        put(values, self.value_at(slot, i * PART + d) - self.values_at(), finite);
+                let halves = halves(set, value);
+                for (columns, halves) in panels.zip(halves[..value.len()].chunks(PANEL)) {
+                    for (d, half) in halves.iter().enumerate() {
+                        put(columns, d * 2, if half & 0x7fff > 0x7c00 { 0 } else { *half });
                     }
                 }
             }
             KvKind::Q8_0 => {
                 let mut codes = [0i8; 32];
-                for (b, x) in value.chunks_exact(32).enumerate() {
-                    let scale = quantize(set, x, &mut codes);
-                    let finite = f16_to_f32(scale).is_finite();
-                    for (i, code) in codes.iter().enumerate() {
-                        values[self.value_at(slot, 32 * b + i) - self.values_at()] =
-                            if finite { *code as u8 } else { 0 };
-                    }
-                    put(
-                        values,
-                        self.scales_at() - self.values_at() + (b * CHUNK + slot) * 2,
-                        if finite { scale } else { 0 },
-                    );
+                let scale = quantize(set, value, &mut codes);
+                let finite = f16_to_f32(scale).is_finite();
+                for (columns, codes) in panels.zip(codes.chunks(PANEL)) {
+                    columns.iter_mut().zip(codes).for_each(|(to, code)| *to = if finite { *code as u8 } else { 0 });
                 }
+                put(scales, slot * 2, if finite { scale } else { 0 });
             }
         }
     }

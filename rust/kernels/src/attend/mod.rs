@@ -20,7 +20,7 @@ mod softmax;
 #[cfg(test)]
 mod tests;
 
-pub use cache::{KvKind, KvLayout};
+pub use cache::{KvKind, KvLayout, VALUE_PART};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use softmax::NEON;
 #[cfg(target_arch = "x86_64")]
@@ -30,6 +30,7 @@ pub(crate) use softmax::{AttendFns, SCALAR};
 use crate::act::MAX_TILE;
 use crate::format::PANEL;
 use crate::matmul::Tile;
+use crate::order::LANES;
 use crate::set::KernelSet;
 
 /// Positions a chunk. Part of the contract: another value gives other bits.
@@ -47,9 +48,9 @@ pub(crate) enum Values {
 #[derive(Debug)]
 pub struct Partial {
     /// Greatest score a query.
-    pub m: [f32; MAX_TILE],
+    pub m: [f32; LANES],
     /// Sum of weights a query.
-    pub l: [f32; MAX_TILE],
+    pub l: [f32; LANES],
     /// Weighted values, `rows` of [`KvLayout::padded`] floats.
     pub o: Vec<f32>,
     scores: Vec<f32>,
@@ -60,8 +61,8 @@ impl Partial {
     /// Room for a tile of queries over heads of this layout.
     pub fn new(layout: &KvLayout) -> Self {
         Partial {
-            m: [0.0; MAX_TILE],
-            l: [0.0; MAX_TILE],
+            m: [0.0; LANES],
+            l: [0.0; LANES],
             o: vec![0.0; MAX_TILE * layout.padded()],
             scores: vec![0.0; MAX_TILE * CHUNK],
             weighed: vec![0.0; if layout.kind() == KvKind::Q8_0 { MAX_TILE * CHUNK } else { 0 }],
@@ -176,44 +177,66 @@ pub fn chunk(
     }
 }
 
-/// The running result of one query over chunks (A3).
-#[derive(Debug, Clone, Copy)]
+/// The running results of a tile of queries over chunks (A3).
+#[derive(Debug)]
 pub struct Running {
-    /// Greatest score so far; meaningless before the first chunk.
-    pub m: f32,
-    /// Sum of weights so far.
-    pub l: f32,
-    /// Whether a chunk was taken.
-    pub started: bool,
-}
-
-impl Default for Running {
-    fn default() -> Self {
-        Running { m: f32::NEG_INFINITY, l: 0.0, started: false }
-    }
+    m: [f32; LANES],
+    l: [f32; LANES],
+    /// Which queries have taken a chunk.
+    started: [bool; MAX_TILE],
+    /// Weighted values so far, [`KvLayout::padded`] floats a query.
+    total: Vec<f32>,
+    padded: usize,
 }
 
 impl Running {
-    /// Takes in a chunk's `m`, `l` and `o`; `total` is this query's running O.
-    pub fn take(&mut self, set: &KernelSet, m: f32, l: f32, o: &[f32], total: &mut [f32]) {
-        if !self.started {
-            *self = Running { m, l, started: true };
-            total.copy_from_slice(o);
-            return;
+    /// Room for a tile of queries over heads of this layout.
+    pub fn new(layout: &KvLayout) -> Self {
+        let padded = layout.padded();
+        Running {
+            m: [0.0; LANES],
+            l: [0.0; LANES],
+            started: [false; MAX_TILE],
+            total: vec![0.0; MAX_TILE * padded],
+            padded,
         }
-        let most = if m > self.m { m } else { self.m };
-        let old = crate::order::exp(self.m - most);
-        let new = crate::order::exp(m - most);
-        self.m = most;
-        self.l = l.mul_add(new, self.l * old);
-        // SAFETY: the set's functions run on this CPU.
-        unsafe { (set.attend_fns().merge)(total, old, o, new) };
     }
 
-    /// The weighted mean: `total · (1 / L)`, in place.
-    pub fn finish(&self, total: &mut [f32]) {
-        let inverse = 1.0 / self.l;
-        total.iter_mut().for_each(|x| *x *= inverse);
+    /// Forgets all chunks.
+    pub fn start(&mut self) {
+        self.started = [false; MAX_TILE];
+    }
+
+    /// Takes in a chunk's `m`, `l` and `o` ([`Partial`]) for the given queries; they must see something of it.
+    pub fn take(
+        &mut self,
+        set: &KernelSet,
+        queries: impl Iterator<Item = usize>,
+        (m, l, o): (&[f32; LANES], &[f32; LANES], &[f32]),
+    ) {
+        let fns = set.attend_fns();
+        // SAFETY: the set's functions run on this CPU.
+        let both = unsafe { (fns.combine)((&self.m, &self.l), (m, l)) };
+        for i in queries {
+            let part = i * self.padded..(i + 1) * self.padded;
+            let (total, o) = (&mut self.total[part.clone()], &o[part]);
+            if self.started[i] {
+                (self.m[i], self.l[i]) = (both.m[i], both.l[i]);
+                // SAFETY: as above.
+                unsafe { (fns.merge)(total, both.old[i], o, both.new[i]) };
+            } else {
+                (self.m[i], self.l[i]) = (m[i], l[i]);
+                self.started[i] = true;
+                total.copy_from_slice(o);
+            }
+        }
+    }
+
+    /// The weighted mean of a query that has taken a chunk, `total · (1 / L)`, into `out`: its first `out.len()` columns.
+    pub fn finish(&self, i: usize, out: &mut [f32]) {
+        let inverse = 1.0 / self.l[i];
+        let total = &self.total[i * self.padded..][..out.len()];
+        out.iter_mut().zip(total).for_each(|(out, x)| *out = x * inverse);
     }
 }
 
@@ -222,4 +245,4 @@ pub fn pack_queries(set: &KernelSet, layout: &KvLayout, q: &[f32], tile: &mut [u
     set.pack(layout.query_kind(), q, layout.head_dim(), tile);
 }
 
-const _: () = assert!(CHUNK.is_multiple_of(PANEL) && CHUNK.is_multiple_of(32));
+const _: () = assert!(CHUNK.is_multiple_of(PANEL) && CHUNK.is_multiple_of(32) && MAX_TILE <= LANES);

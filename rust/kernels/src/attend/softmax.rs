@@ -3,11 +3,12 @@
 use super::cache::HALF_MAX;
 use crate::half::f16_to_f32;
 use crate::lanes::{Lanes, stamp};
-use crate::order::fold;
+use crate::order::LANES;
 
 stamp!(softmax, softmax_body, (scores: &mut [f32]) -> (f32, f32));
 stamp!(scale, scale_body, (p: &[f32], scales: &[u16], out: &mut [f32]));
 stamp!(halve, halve_body, (x: &[f32], out: &mut [u16]));
+stamp!(combine, combine_body, (before: Sums<'_>, chunk: Sums<'_>) -> Combined);
 stamp!(merge, merge_body, (total: &mut [f32], old: f32, o: &[f32], new: f32));
 
 /// The functions of a set.
@@ -19,21 +20,59 @@ pub(crate) struct AttendFns {
     pub(crate) scale: unsafe fn(&[f32], &[u16], &mut [f32]),
     /// Numbers to halves, saturating at ±65504; NaN stays.
     pub(crate) halve: unsafe fn(&[f32], &mut [u16]),
+    /// Greatest scores and sums of two parts of up to 16 queries, as one (A3).
+    pub(crate) combine: unsafe fn(Sums<'_>, Sums<'_>) -> Combined,
     /// `total = fma(o, new, total · old)`. The length must be a multiple of 16.
     pub(crate) merge: unsafe fn(&mut [f32], f32, &[f32], f32),
 }
 
-pub(crate) const SCALAR: AttendFns =
-    AttendFns { softmax: softmax::scalar, scale: scale::scalar, halve: halve::scalar, merge: merge::scalar };
+/// Greatest scores and sums of weights, a lane a query.
+pub(crate) type Sums<'a> = (&'a [f32; LANES], &'a [f32; LANES]);
+
+/// What two parts are together, a lane a query.
+#[derive(Debug)]
+pub(crate) struct Combined {
+    /// Greatest score.
+    pub(crate) m: [f32; LANES],
+    /// Sum of weights.
+    pub(crate) l: [f32; LANES],
+    /// Factor of what the first part has summed up.
+    pub(crate) old: [f32; LANES],
+    /// Factor of what the second part has.
+    pub(crate) new: [f32; LANES],
+}
+
+pub(crate) const SCALAR: AttendFns = AttendFns {
+    softmax: softmax::scalar,
+    scale: scale::scalar,
+    halve: halve::scalar,
+    combine: combine::scalar,
+    merge: merge::scalar,
+};
 #[cfg(target_arch = "x86_64")]
-pub(crate) const AVX2: AttendFns =
-    AttendFns { softmax: softmax::avx2, scale: scale::avx2, halve: halve::avx2, merge: merge::avx2 };
+pub(crate) const AVX2: AttendFns = AttendFns {
+    softmax: softmax::avx2,
+    scale: scale::avx2,
+    halve: halve::avx2,
+    combine: combine::avx2,
+    merge: merge::avx2,
+};
 #[cfg(target_arch = "x86_64")]
-pub(crate) const AVX512: AttendFns =
-    AttendFns { softmax: softmax::avx512, scale: scale::avx512, halve: halve::avx512, merge: merge::avx512 };
+pub(crate) const AVX512: AttendFns = AttendFns {
+    softmax: softmax::avx512,
+    scale: scale::avx512,
+    halve: halve::avx512,
+    combine: combine::avx512,
+    merge: merge::avx512,
+};
 #[cfg(target_arch = "aarch64")]
-pub(crate) const NEON: AttendFns =
-    AttendFns { softmax: softmax::neon, scale: scale::neon, halve: halve::neon, merge: merge::neon };
+pub(crate) const NEON: AttendFns = AttendFns {
+    softmax: softmax::neon,
+    scale: scale::neon,
+    halve: halve::neon,
+    combine: combine::neon,
+    merge: merge::neon,
+};
 
 /// # Safety
 /// The CPU must have the set of `L`.
@@ -46,7 +85,7 @@ unsafe fn softmax_body<L: Lanes>(scores: &mut [f32]) -> (f32, f32) {
         for s in scores.chunks_exact(16) {
             most = L::load(s.as_ptr()).max(most);
         }
-        let m = most.to_array().into_iter().fold(f32::NEG_INFINITY, |m, s| if s > m { s } else { m });
+        let m = most.greatest();
         let shift = L::splat(m);
         let mut sum = L::splat(0.0);
         for s in scores.chunks_exact_mut(16) {
@@ -54,7 +93,7 @@ unsafe fn softmax_body<L: Lanes>(scores: &mut [f32]) -> (f32, f32) {
             p.store(s.as_mut_ptr());
             sum = sum.add(p);
         }
-        (m, fold(&sum.to_array()))
+        (m, sum.fold())
     }
 }
 
@@ -96,6 +135,20 @@ unsafe fn halve_body<L: Lanes>(x: &[f32], out: &mut [u16]) {
         }
         let rest = outs.into_remainder();
         rest.copy_from_slice(&saturated::<L>(&padded)[..rest.len()]);
+    }
+}
+
+/// # Safety
+/// The CPU must have the set of `L`.
+#[inline(always)]
+unsafe fn combine_body<L: Lanes>(before: Sums<'_>, chunk: Sums<'_>) -> Combined {
+    // SAFETY: every array has 16 floats.
+    unsafe {
+        let (m_before, m_chunk) = (L::load(before.0.as_ptr()), L::load(chunk.0.as_ptr()));
+        let m = m_chunk.max(m_before);
+        let (old, new) = (m_before.sub(m).exp(), m_chunk.sub(m).exp());
+        let l = L::load(chunk.1.as_ptr()).fma(new, L::load(before.1.as_ptr()).mul(old));
+        Combined { m: m.to_array(), l: l.to_array(), old: old.to_array(), new: new.to_array() }
     }
 }
 

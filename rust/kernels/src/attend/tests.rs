@@ -30,10 +30,17 @@ impl Cache {
 }
 
 fn write(layout: &KvLayout, chunk: &mut [u8], slot: usize, key: &[f32], value: &[f32]) {
-    let (keys, values) = chunk.split_at_mut(layout.key_bytes());
-    let set = KernelSet::best();
-    layout.write_key(&set, keys, slot, key);
-    layout.write_value(&set, values, slot, value);
+    write_with(&KernelSet::best(), layout, chunk, slot, key, value);
+}
+
+fn write_with(set: &KernelSet, layout: &KvLayout, chunk: &mut [u8], slot: usize, key: &[f32], value: &[f32]) {
+    layout.write_key(set, &mut chunk[..layout.key_bytes()], slot, key);
+    for (p, value) in value.chunks(VALUE_PART).enumerate() {
+        let (codes, scales) = layout.value_part(p);
+        let (before, after) = chunk.split_at_mut(codes.end);
+        let scales = &mut after[scales.start - codes.end..scales.end - codes.end];
+        layout.write_value(set, (&mut before[codes], scales), slot, value);
+    }
 }
 
 fn vectors(n: usize, dim: usize, random: &mut Random) -> Vec<Vec<f32>> {
@@ -49,23 +56,20 @@ fn attend(set: &KernelSet, cache: &Cache, queries: &[Vec<f32>], visible: &[(usiz
         let q: Vec<f32> = queries[first..first + rows].concat();
         let mut tile = vec![0; rows * layout.query_kind().row_words(layout.head_dim())];
         pack_queries(set, layout, &q, &mut tile);
-        let mut running = vec![Running::default(); rows];
-        let mut totals = vec![vec![0.0; layout.padded()]; rows];
+        let mut running = Running::new(layout);
         for (c, bytes) in cache.chunks.iter().enumerate() {
             let slots: Vec<(usize, usize)> = visible[first..first + rows]
                 .iter()
                 .map(|(from, to)| (from.saturating_sub(c * CHUNK).min(CHUNK), to.saturating_sub(c * CHUNK).min(CHUNK)))
                 .collect();
             chunk(set, layout, bytes, Queries { tile: &tile, rows }, &slots, &mut partial);
-            for r in (0..rows).filter(|r| slots[*r].0 < slots[*r].1) {
-                let o = &partial.o[r * layout.padded()..(r + 1) * layout.padded()];
-                running[r].take(set, partial.m[r], partial.l[r], o, &mut totals[r]);
-            }
+            let see = (0..rows).filter(|r| slots[*r].0 < slots[*r].1);
+            running.take(set, see, (&partial.m, &partial.l, &partial.o));
         }
-        for (running, mut total) in running.iter().zip(totals) {
-            running.finish(&mut total);
-            total.truncate(layout.head_dim());
-            results.push(total);
+        for r in 0..rows {
+            let mut result = vec![0.0; layout.head_dim()];
+            running.finish(r, &mut result);
+            results.push(result);
         }
     }
     results
@@ -221,9 +225,7 @@ fn every_set_stores_the_same_bytes() {
         for x in [x.clone(), x[8..].iter().chain(&[1.0; 8]).copied().collect()] {
             let bytes = |set: &KernelSet| {
                 let mut chunk = vec![0u8; layout.chunk_bytes()];
-                let (keys, values) = chunk.split_at_mut(layout.key_bytes());
-                layout.write_key(set, keys, 37, &x);
-                layout.write_value(set, values, 37, &x);
+                write_with(set, &layout, &mut chunk, 37, &x, &x);
                 chunk
             };
             let expected = bytes(&KernelSet::scalar());

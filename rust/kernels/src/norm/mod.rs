@@ -5,7 +5,6 @@
 //! Source: Zhang and Sennrich, 2019.
 
 use crate::lanes::{Lanes, stamp, zip};
-use crate::order::fold;
 
 stamp!(rms, body, (x: &[f32], w: Option<&[f32]>, eps: f32, out: &mut [f32]));
 pub(crate) type RmsFn = unsafe fn(&[f32], Option<&[f32]>, f32, &mut [f32]);
@@ -33,7 +32,7 @@ unsafe fn body<L: Lanes>(x: &[f32], w: Option<&[f32]>, eps: f32, out: &mut [f32]
         }
         let v = L::load(tail.as_ptr());
         sum = v.fma(v, sum);
-        let mean = fold(&sum.to_array()) / x.len() as f32;
+        let mean = sum.fold() / x.len() as f32;
         let scale = L::splat(1.0 / (mean + eps).sqrt());
         match w {
             Some(w) => zip::<L>(
