@@ -196,7 +196,12 @@ def test_bug_10_a_full_context_ends_the_generation_and_a_prompt_that_does_not_fi
         result = decoder.generate(prompt, max_tokens=1024, stop_at_eog=False)
         assert (result.finish_reason, len(result.tokens)) == ("context", 51)
         assert result.tokens == plain(tiny(n_ctx=512), prompt, 51)
-        full = decoder.generate([*decoder.history][:200], max_tokens=1024, stop_at_eog=False)
+        history = decoder.history
+        assert (len(history), decoder.cached_tokens) == (201, 200)
+        for n in (201, 202, 2**70):
+            decoder.rewind(n)
+            assert decoder.history == history, "the last token is carried, and belongs to a full context too"
+        full = decoder.generate(history[:200], max_tokens=1024, stop_at_eog=False)
         assert (full.finish_reason, len(full.tokens)) == ("context", 1)
         with pytest.raises(
             quoth.ContextFullError, match="201 tokens after 0 cached ones do not fit the context of 200"

@@ -110,8 +110,9 @@ def test_generation_ends_at_named_ids_and_at_well_known_names_but_not_at_ordinar
     assert tokenizer.eos_id in tokenizer.eog_ids
     assert {n - 4, n - 2, n - 1} <= tokenizer.eog_ids
     assert n - 3 not in tokenizer.eog_ids  # `</s>` may be text; here the file says that it is
-    control = Tokenizer.from_metadata(with_tokens(("</s>", CONTROL)))
-    assert control.n_vocab - 1 in control.eog_ids
+    for kind, ends in ((CONTROL, True), (UNKNOWN, True), (USER_DEFINED, False)):
+        tokenizer = Tokenizer.from_metadata(with_tokens(("</s>", kind)))
+        assert (tokenizer.n_vocab - 1 in tokenizer.eog_ids) == ends, kind
     harmony = with_tokens(("<|return|>", CONTROL), ("<|call|>", CONTROL), ("<|end|>", CONTROL))
     tokenizer = Tokenizer.from_metadata(harmony)
     ends = [tokenizer.token_id(text) in tokenizer.eog_ids for text in ("<|return|>", "<|call|>", "<|end|>")]

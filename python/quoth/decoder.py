@@ -471,7 +471,7 @@ class Decoder:
         Raises:
             OptionsError: `n` is negative, or layers with a sliding window no longer keep what is needed.
         """
-        self._core.rewind(min(whole("n", n, 0), self.model.n_ctx))
+        self._core.rewind(min(whole("n", n, 0), self.model.n_ctx + 1))  # a full context and the token it carries
         self._generation += 1
 
     def reset(self) -> None:

@@ -188,7 +188,8 @@ class TokenTable:
         found = {id for key in keys if (id := self._id(self._metadata, key)) is not None}
         names = _TURN_ENDS | _OTHER_ENDS
         found |= {self.ids[name] for name in names if name in self.ids}
-        found |= {self.ids[name] for name in _PERHAPS_TURN_ENDS if self.ids.get(name) in self.special}
+        marks = {id for id, kind in self.special.items() if kind != Kind.USER_DEFINED}
+        found |= {self.ids[name] for name in _PERHAPS_TURN_ENDS if self.ids.get(name) in marks}
         if {"<|return|>", "<|call|>", "<|end|>"} <= self.ids.keys() or {
             "<|calls|>",
             "<|flush|>",
