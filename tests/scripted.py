@@ -8,6 +8,7 @@ compared; nothing of attention reaches the logits.
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -81,20 +82,23 @@ def cut(text: bytes, taken: set[bytes]) -> list[bytes]:
     return pieces
 
 
-def write(path: Path, tool: ModuleType, *, certain: float = 20.0) -> Scripted:
+def write(
+    path: Path, tool: ModuleType, *, certain: float = 20.0, more: Mapping[str, list[bytes | int]] | None = None
+) -> Scripted:
     """Write the model.
 
     Args:
         path: Where.
         tool: `tools/make_synthetic.py`.
         certain: Logit of the next token of a script; all others have 0.
+        more: Scripts beside the usual ones.
     """
     gguf = sys.modules["gguf"]
     letters = tool.byte_letters()
     names = [*letters, *MARKS.values(), letters[0x20] * 2]  # a merge, since readers ask for one
     taken = {bytes([b]) for b in range(256)}
-    taken |= {piece for script in SCRIPTS.values() for piece in script if isinstance(piece, bytes)}
-    scripts = dict(SCRIPTS)
+    scripts = {**SCRIPTS, **(more or {})}
+    taken |= {piece for script in scripts.values() for piece in script if isinstance(piece, bytes)}
     for name, text in {**LETTERS, "phrase": PHRASE}.items():
         scripts[name] = list(cut(text.encode(), taken))
     follows: list[tuple[int, int]] = []

@@ -568,6 +568,11 @@ class Conversation:
             self.decoder.remove_reference(self._references.pop(handle)[0])
             return True
 
+    @property
+    def references(self) -> dict[int, int]:
+        """Tokens of each reference, by its handle."""
+        return {handle: len(tokens) for handle, (_, tokens) in self._references.items()}
+
     def clear_references(self) -> None:
         """Take all references away."""
         with self._claim():

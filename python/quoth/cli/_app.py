@@ -1,7 +1,7 @@
 """The program: its commands and what it says about itself.
 
-In: the commands' functions. Out: the program, to `_run`. `chat`, `bench workloads` and `bench replay` will find their
-place here.
+In: the commands' functions. Out: the program, to `_run`. `bench workloads` and `bench replay` will find their place
+here.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Annotated
 
 import typer
 
-from quoth.cli import bench_speed, bench_verify, doctor, generate, inspect, pull, tokenize
+from quoth.cli import bench_speed, bench_verify, chat, doctor, generate, inspect, pull, tokenize
 
 __all__ = ["app"]
 
@@ -43,6 +43,7 @@ def program(
 
 
 app.command("generate")(generate.generate)
+app.command("chat")(chat.chat)
 app.command("tokenize")(tokenize.tokenize)
 app.command("inspect")(inspect.inspect)
 app.command("pull")(pull.pull)

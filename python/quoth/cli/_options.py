@@ -1,14 +1,17 @@
 """Arguments and options that several commands share.
 
-In: nothing. Out: annotations for the commands' signatures.
+In: nothing. Out: annotations for the commands' signatures, and what their texts mean.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Sequence
 from typing import Annotated, TypeAlias
 
 import typer
+
+from quoth.errors import OptionsError
 
 MACHINE, SAMPLING, SPECULATION = "Machine", "Sampling", "Speculation"
 
@@ -153,3 +156,19 @@ ShowDrafts: TypeAlias = Annotated[
 MarkDrafts: TypeAlias = Annotated[
     bool, typer.Option("--mark-drafts", help="Put drafted text in brackets, anywhere.", rich_help_panel=SPECULATION)
 ]
+
+
+def biases(entries: Sequence[str]) -> dict[int, float]:
+    """`ID=V` for each token.
+
+    Raises:
+        OptionsError: An entry is something else.
+    """
+    found = {}
+    for entry in entries:
+        id, _, value = entry.partition("=")
+        try:
+            found[int(id)] = float(value)
+        except ValueError:
+            raise OptionsError(f"--logit-bias is {entry!r}, expected ID=V, as in 42=-1.5 or 42=-inf") from None
+    return found

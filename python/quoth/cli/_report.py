@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from quoth.stats import Stats
     from quoth.tokenizer import Tokenizer
 
-__all__ = ["as_data", "print_stats", "result_data"]
+__all__ = ["as_data", "ended", "print_stats", "result_data"]
 
 
 def as_data(stats: Stats) -> dict[str, Any]:
@@ -109,3 +109,10 @@ def _gate(stats: Stats) -> str:
     if gate.reason:
         text += f"; {'it last closed because' if gate.state != 'disabled' else 'because'} {gate.reason}"
     return text
+
+
+def ended(reason: str | None, stop: str | int | None, tokenizer: Tokenizer) -> str:
+    """Why a generation ended, in words."""
+    if reason == "stop":
+        return f"at token {stop}, {tokenizer.token_text(stop)}" if isinstance(stop, int) else f"at the text {stop!r}"
+    return {"length": "all tokens that were asked for", "context": "the context is full"}.get(reason or "", str(reason))

@@ -19,7 +19,7 @@ from quoth.errors import OptionsError, QuothError
 if TYPE_CHECKING:
     import typer
 
-__all__ = ["FAILED", "INTERRUPTED", "MISUSED", "debugging", "run"]
+__all__ = ["FAILED", "INTERRUPTED", "MISUSED", "debugging", "run", "said"]
 
 FAILED = 1
 MISUSED = 2
@@ -44,7 +44,7 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> int:
     except SystemExit as leaving:  # how the parser leaves when nobody reads any more
         code = leaving.code
     except (KeyboardInterrupt, Exception) as error:
-        code = _said(error)
+        code = said(error)
     _close_stdout()
     return code if isinstance(code, int) else 0
 
@@ -56,7 +56,7 @@ def _open_closed() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  it stays open
 
 
-def _said(error: BaseException) -> int:
+def said(error: BaseException) -> int:
     """Say what an error means, and give its exit code; raise it again if it is a defect."""
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         return INTERRUPTED

@@ -38,9 +38,10 @@ from quoth.cli._options import (
     Threads,
     TopK,
     TopP,
+    biases,
 )
 from quoth.cli._prompt import as_tokens, prompt_text
-from quoth.cli._report import print_stats, result_data
+from quoth.cli._report import ended, print_stats, result_data
 from quoth.cli._stream import Writer
 from quoth.cli._units import as_json
 from quoth.errors import OptionsError
@@ -49,7 +50,6 @@ if TYPE_CHECKING:
     from quoth.decoder import Decoder, Result
     from quoth.model import Model
     from quoth.options import Sampling, Speculation
-    from quoth.tokenizer import Tokenizer
 
 PROMPT, OUTPUT = "Prompt", "Output"
 
@@ -154,7 +154,7 @@ def generate(
         presence_penalty=presence_penalty,
         repeat_last_n=repeat_last_n,
         seed=seed,
-        logit_bias=_biases(logit_bias or ()),
+        logit_bias=biases(logit_bias or ()),
     )
     speculation = Speculation() if max_draft is None else Speculation(max_draft=max_draft)
     text = prompt_text(prompt, file, raw)
@@ -170,7 +170,7 @@ def generate(
         result = limits.run(decoder)
         print(json.dumps(as_json(result_data(result, loaded.tokenizer)), ensure_ascii=False))
         if stats:
-            print_stats(result.stats, _ended(result.finish_reason, result.stop, loaded.tokenizer))
+            print_stats(result.stats, ended(result.finish_reason, result.stop, loaded.tokenizer))
         return
     writer = Writer(loaded.tokenizer, show=show_drafts, mark=mark_drafts)
     _stream(decoder, limits, writer, stats=stats)
@@ -195,7 +195,7 @@ class _Limits:
 
 def _stream(decoder: Decoder, limits: _Limits, writer: Writer, *, stats: bool) -> None:
     """Print chunks as they come, then what was asked for beside the text."""
-    ended = "interrupted"
+    how = "interrupted"
     interrupted = False
     try:
         with bar("prompt") as update:
@@ -212,14 +212,14 @@ def _stream(decoder: Decoder, limits: _Limits, writer: Writer, *, stats: bool) -
         for chunk in chunks:
             writer.write(chunk)
             reason = chunk.finish_reason
-        ended = _ended(reason, decoder.stop, decoder.model.tokenizer)
+        how = ended(reason, decoder.stop, decoder.model.tokenizer)
     except KeyboardInterrupt:
         interrupted = True
     writer.end()
     if legend := writer.legend():
         print(legend, file=sys.stderr)
     if stats:
-        print_stats(decoder.stats, ended)
+        print_stats(decoder.stats, how)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -260,26 +260,3 @@ def _decoder(model: Model, sampling: Sampling, speculation: Speculation | None, 
     for reference in references:
         decoder.add_reference(reference)
     return decoder
-
-
-def _biases(entries: Sequence[str]) -> dict[int, float]:
-    """`ID=V` for each token.
-
-    Raises:
-        OptionsError: An entry is something else.
-    """
-    found = {}
-    for entry in entries:
-        id, _, value = entry.partition("=")
-        try:
-            found[int(id)] = float(value)
-        except ValueError:
-            raise OptionsError(f"--logit-bias is {entry!r}, expected ID=V, as in 42=-1.5 or 42=-inf") from None
-    return found
-
-
-def _ended(reason: str | None, stop: str | int | None, tokenizer: Tokenizer) -> str:
-    """Why a generation ended, in words."""
-    if reason == "stop":
-        return f"at token {stop}, {tokenizer.token_text(stop)}" if isinstance(stop, int) else f"at the text {stop!r}"
-    return {"length": "all tokens that were asked for", "context": "the context is full"}.get(reason or "", str(reason))

@@ -1,0 +1,261 @@
+"""A conversation at a terminal or over a pipe: what becomes of messages and commands.
+
+In: inputs. Out: answers on stdout, everything else on stderr; a conversation.
+
+C1  stdout carries answers alone, each ended by a line end.
+C2  The conversation is what was shown: an answer that Ctrl-C stops stays as the text on the screen, and one that had
+    not begun leaves its message out too.
+C3  Whatever fails leaves the conversation as it was (V4 in `quoth.conversation`).
+C4  A file that this session neither wrote nor read is never written over.
+"""
+# ruff: noqa: PLC0415 - see `quoth.cli`
+
+from __future__ import annotations
+
+import itertools
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from quoth.cli._console import bar, grid, note, show
+from quoth.cli._load import read_text
+from quoth.cli._report import ended, print_stats
+from quoth.cli._stream import Writer
+from quoth.decoder import Chunk
+from quoth.errors import OptionsError
+
+if TYPE_CHECKING:
+    from quoth.answer import Answer
+    from quoth.cli._input import Input
+    from quoth.conversation import Conversation
+    from quoth.options import Speculation
+
+__all__ = ["COMMANDS", "Talk"]
+
+_ENDS: Final = {
+    "length": "[the answer ends here: it has as many tokens as it may]",
+    "context": "[the answer ends here: the context is full]",
+}
+
+
+class _Watch:
+    """Passes a prompt's progress on to a bar that is made later than the answer."""
+
+    update: Callable[[int, int | None], None] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        if self.update is not None:
+            self.update(done, total)
+
+
+@dataclass
+class Talk:
+    """A session of `quoth chat`."""
+
+    chat: Conversation
+    speculation: Speculation | None
+    """For conversations that are loaded."""
+    show_drafts: bool = False
+    mark_drafts: bool = False
+    file: Path | None = None
+    """Where the conversation was last written to or read from."""
+    over: bool = False
+    """Whether the session is to end."""
+
+    def take(self, given: Input) -> None:
+        """Answer a message or follow a command; do nothing for blanks.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C, once C2 holds again.
+            QuothError, OSError: It failed; the conversation is as it was.
+        """
+        text = given.text
+        if not text.strip():
+            return
+        if given.block or not text.startswith("/"):
+            self.say(text)
+        elif text.startswith("//"):
+            self.say(text[1:])
+        else:
+            self.follow(text)
+
+    # -- messages ------------------------------------------------------------------------------------------------------
+
+    def say(self, text: str) -> None:
+        """Say something and show the answer."""
+        chat = self.chat
+        writer = Writer(chat.model.tokenizer, show=self.show_drafts, mark=self.mark_drafts)
+        before = chat.trimmed
+        watch = _Watch()
+        answer = chat.send(text, trace=writer.marks != "none", progress=watch)
+        try:
+            self._show(answer, writer, watch)
+        except KeyboardInterrupt:
+            note("[stopped]" if answer.result is not None else "[stopped before the answer began: nothing was said]")
+            raise
+        finally:
+            if chat.trimmed > before:
+                n = chat.trimmed - before
+                note(f"[the context was full: the oldest turns, {n} of them, are no longer in it]")
+
+    def _show(self, answer: Answer, writer: Writer, watch: _Watch) -> None:
+        """Write an answer as it comes, and bring it and its line to an end, wherever it stands."""
+        shown = 0
+        try:
+            with bar("prompt") as update:
+                watch.update = update
+                first = next(answer)
+            for chunk in itertools.chain((first,), answer):
+                shown += len(chunk.text)
+                writer.write(chunk)
+        finally:
+            answer.close()
+            if answer.result is not None:
+                # What a stop text might have become, or what an interrupt came before.
+                writer.write(Chunk(text=answer.text[shown:], tokens=(), step=0))
+                writer.end()
+                if how := _ENDS.get(answer.result.finish_reason or ""):
+                    note(how)
+                if legend := writer.legend():
+                    print(legend, file=sys.stderr)
+
+    # -- commands ------------------------------------------------------------------------------------------------------
+
+    def follow(self, line: str) -> None:
+        """Follow a command.
+
+        Raises:
+            OptionsError: There is no such command, or it cannot be followed.
+        """
+        name, _, argument = line.partition(" ")
+        if name not in COMMANDS:
+            known = ", ".join(COMMANDS)
+            raise OptionsError(f"unknown command {name}, expected {known}; a message that begins with / takes //")
+        COMMANDS[name].run(self, argument.strip())
+
+    def help(self, argument: str) -> None:
+        """Explain."""
+        rows = [(f"{name} {command.takes}".rstrip(), command.does) for name, command in COMMANDS.items()]
+        rows += [
+            ("", ""),
+            ("text \\", "A line that ends with a backslash goes on in the next one."),
+            ('"""', "Between two lines of these, all lines are one message."),
+            ("//text", "A message that begins with /."),
+            ("Ctrl-C", "Stops the answer, or drops the input. Ctrl-D ends the session."),
+        ]
+        show(grid(rows), stderr=True)
+
+    def ref(self, argument: str) -> None:
+        """Offer a reference, or list them."""
+        if not argument:
+            sizes = self.chat.references
+            note("\n".join(f"reference {handle}: {n} tokens" for handle, n in sizes.items()) or "no references")
+            return
+        text = read_text(str(_path(argument)), "the reference")
+        handle = self.chat.add_reference(text)
+        said = f"reference {handle}: {argument}, {self.chat.references[handle]} tokens"
+        note(said if self.speculation is not None else f"{said}; of no use, since drafting is off")
+
+    def unref(self, argument: str) -> None:
+        """Take references away."""
+        self.chat.clear_references()
+        note("no references")
+
+    def stats(self, argument: str) -> None:
+        """Tell what the last answer took, and all of them."""
+        last, n = self.chat.last, len(self.chat.results)
+        if last is None:
+            note("no answers yet")
+            return
+        print_stats(last.stats, ended(last.finish_reason, last.stop, self.chat.model.tokenizer))
+        if n > 1:
+            note("all answers of this session together:")
+            print_stats(self.chat.stats, f"{n} answers in the conversation")
+
+    def system(self, argument: str) -> None:
+        """Show or change the system message."""
+        if argument:
+            self.chat.system = None if argument == "-" else argument
+        note("no system message" if self.chat.system is None else f"system message: {self.chat.system}")
+
+    def undo(self, argument: str) -> None:
+        """Drop the last turn."""
+        dropped = self.chat.undo()
+        if not dropped:
+            raise OptionsError("there is no turn to undo")
+        note(f"dropped: {_short(str(dropped[0].get('content') or ''))}")
+
+    def reset(self, argument: str) -> None:
+        """Begin anew."""
+        self.chat.reset()
+        note("all turns are dropped; the system message and the references stay")
+
+    def save(self, argument: str) -> None:
+        """Write the conversation to a file."""
+        path = _path(argument) if argument else self.file
+        if path is None:
+            raise OptionsError("expected a file behind /save, found nothing, and nothing was saved or loaded before")
+        if path != self.file and os.path.lexists(path):
+            raise OptionsError(f"`{path}` exists, expected a new file or the one that was last saved or loaded")
+        self.chat.save(path)
+        self.file = path
+        note(f"saved to {path}: {_count(len(self.chat.messages), 'message')}")
+
+    def load(self, argument: str) -> None:
+        """Go on with a conversation from a file."""
+        if not argument:
+            raise OptionsError("expected a file behind /load, found nothing")
+        path = _path(argument)
+        from quoth.conversation import Conversation
+
+        self.chat = Conversation.load(path, self.chat.model, speculation=self.speculation)
+        self.file = path
+        messages = self.chat.messages
+        note(f"loaded {path}: {_count(len(messages), 'message')}, with the options that it was saved with")
+        for message in messages[-2:]:
+            note(f"{message['role']}: {_short(str(message.get('content') or ''))}")
+
+    def quit(self, argument: str) -> None:
+        """End the session."""
+        self.over = True
+
+
+@dataclass(frozen=True)
+class _Command:
+    takes: str
+    does: str
+    run: Callable[[Talk, str], None]
+
+
+COMMANDS: Final = {
+    "/help": _Command("", "This list.", Talk.help),
+    "/ref": _Command("[FILE]", "Draft from a text; the model does not see it. Without FILE: list them.", Talk.ref),
+    "/unref": _Command("", "Take all references away.", Talk.unref),
+    "/stats": _Command("", "What the last answer took, and all together.", Talk.stats),
+    "/system": _Command("[TEXT]", "Set the system message; - removes it. Without TEXT: show it.", Talk.system),
+    "/undo": _Command("", "Drop the last message and its answer.", Talk.undo),
+    "/reset": _Command("", "Drop all turns.", Talk.reset),
+    "/save": _Command("[FILE]", "Write the conversation to a new file, or again to the last one.", Talk.save),
+    "/load": _Command("FILE", "Go on with a saved conversation in place of this one.", Talk.load),
+    "/quit": _Command("", "End the session, as Ctrl-D does.", Talk.quit),
+}
+"""What can be done beside talking, by name."""
+
+
+def _path(argument: str) -> Path:
+    """A file that was named in a command."""
+    path = Path(argument).expanduser()
+    return Path.cwd() / path if argument == "-" else path  # elsewhere that name means stdin
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}" if n == 1 else f"{n} {what}s"
+
+
+def _short(text: str) -> str:
+    """The beginning of a text, on one line."""
+    line = " ".join(text.split())
+    return line if len(line) <= 70 else f"{line[:69]}…"
