@@ -221,6 +221,16 @@ def replay(
     true_costs: Sequence[tuple[int, float]] | None,
     references: Sequence[Sequence[int]],
 ) -> tuple[dict[str, Any], list[_Source]]: ...
+def replay_turns(
+    turns: Sequence[tuple[_Tokens, _Tokens, _Tokens, int, bool]],
+    n_vocab: int,
+    args: _Speculation,
+    plain_ns: int,
+    draft_ns: int,
+    true_costs: Sequence[tuple[int, float]] | None,
+    references: Sequence[Sequence[int]],
+    quote_conversation: bool,
+) -> tuple[dict[str, Any], list[_Source]]: ...
 def kernel_sets() -> list[tuple[str, str]]: ...
 def default_threads() -> int: ...
 def architectures() -> list[str]: ...

@@ -15,7 +15,7 @@ from quoth.bench.paired import Spread
 if TYPE_CHECKING:
     from quoth.decoder import Decoder, Result
 
-__all__ = ["Comparison", "Difference", "compare"]
+__all__ = ["Comparison", "Difference", "compare", "first_difference"]
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def compare(
             results[which] = run(makers[which]())
             progress(2 * i + len(results), 2 * pairs)
         times.append((results[0], results[1]))
-        difference = _first_difference(times[0][0].tokens, results[0].tokens, results[1].tokens)
+        difference = first_difference(times[0][0].tokens, results[0].tokens, results[1].tokens)
         if difference is not None:
             break
     # A generation of one token has no step to time; its speeds are 0 and the ratio is that of the prompts.
@@ -103,7 +103,7 @@ def _total_ns(result: Result) -> int:
     return result.stats.prefill_ns + result.stats.decode_ns
 
 
-def _first_difference(first: Sequence[int], *others: Sequence[int]) -> Difference | None:
+def first_difference(first: Sequence[int], *others: Sequence[int]) -> Difference | None:
     """Where one of the others parts from the first."""
     for other in others:
         for at in range(max(len(first), len(other))):

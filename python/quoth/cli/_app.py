@@ -1,7 +1,6 @@
 """The program: its commands and what it says about itself.
 
-In: the commands' functions. Out: the program, to `_run`. `bench workloads` and `bench replay` will find their place
-here.
+In: the commands' functions. Out: the program, to `_run`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,18 @@ from typing import Annotated
 
 import typer
 
-from quoth.cli import bench_speed, bench_verify, chat, doctor, generate, inspect, pull, tokenize
+from quoth.cli import (
+    bench_replay,
+    bench_speed,
+    bench_verify,
+    bench_workloads,
+    chat,
+    doctor,
+    generate,
+    inspect,
+    pull,
+    tokenize,
+)
 
 __all__ = ["app"]
 
@@ -51,3 +61,5 @@ app.command("doctor")(doctor.doctor)
 app.add_typer(bench, name="bench")
 bench.command("verify")(bench_verify.verify)
 bench.command("speed")(bench_speed.speed)
+bench.command("replay")(bench_replay.replay)
+bench.command("workloads")(bench_workloads.workloads)

@@ -1,20 +1,24 @@
-"""What the bench commands share: lists of numbers, and what a figure belongs to.
+"""What the bench commands share: lists of numbers, options by name, what a figure belongs to, where records go.
 
-In: options, a model. Out: numbers, the description of a run.
+In: options, a model. Out: numbers, the description of a run, files.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from quoth.cli._console import note
 from quoth.errors import OptionsError
 
 if TYPE_CHECKING:
-    from quoth.bench.quiet import Quiet
-    from quoth.model import Model
+    from pathlib import Path
 
-__all__ = ["numbers", "summary", "warn"]
+    import typer
+
+    from quoth.bench.quiet import Quiet
+
+__all__ = ["facts", "keep_record", "numbers", "warn"]
 
 
 def numbers(text: str, name: str, least: int) -> list[int]:
@@ -31,23 +35,35 @@ def numbers(text: str, name: str, least: int) -> list[int]:
     return found
 
 
-def summary(model: Model, date: str) -> dict[str, Any]:
-    """What a record says about its run."""
-    import platform  # noqa: PLC0415
+def facts(given: Sequence[str] | None) -> dict[str, str]:
+    """`NAME=TEXT` for each fact.
 
-    from quoth import __version__  # noqa: PLC0415
-    from quoth.machine import cpu_name  # noqa: PLC0415
+    Raises:
+        OptionsError: A fact is something else.
+    """
+    found = {}
+    for entry in given or ():
+        name, is_pair, text = entry.partition("=")
+        if not is_pair or not name.strip():
+            raise OptionsError(f"--fact is {entry!r}, expected NAME=TEXT")
+        found[name.strip()] = text
+    return found
 
-    return {
-        "model": model.path.name,
-        "machine": cpu_name(),
-        "system": platform.system(),
-        "threads": model.threads,
-        "set": model._model.kernels_detail,
-        "kv_type": model.kv_type,
-        "quoth": __version__,
-        "date": date,
-    }
+
+def keep_record(
+    path: Path | None, context: typer.Context, what: str, run: Mapping[str, Any], figures: Mapping[str, Any]
+) -> None:
+    """Write a record, if one is wanted.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    if path is None:
+        return
+    from quoth.bench.record import command_line, write_record  # noqa: PLC0415  most runs leave no record
+
+    write_record(path, what, command_line(context.obj or ()), run, figures)
+    note(f"recorded in {path}")
 
 
 def warn(quiet: Quiet) -> None:

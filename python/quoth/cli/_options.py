@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, TypeAlias
 
 import typer
@@ -35,6 +36,22 @@ Pre: TypeAlias = Annotated[
     ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+
+# -- measurements ------------------------------------------------------------------------------------------------------
+
+RecordTo: TypeAlias = Annotated[
+    Path | None, typer.Option("--record", metavar="FILE", help="Write the figures with their provenance, as TOML.")
+]
+Facts: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--fact", metavar="NAME=TEXT", help="Say this of the run in the record too. Repeatable."),
+]
+PlotTo: TypeAlias = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot", metavar="FILE", help="Draw the figures: .svg, .png or .pdf. Needs `pip install quoth[plot]`."
+    ),
+]
 
 # -- the machine -------------------------------------------------------------------------------------------------------
 

@@ -39,7 +39,8 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> int:
             reconfigure(errors="replace")  # a terminal that cannot show a character shows a question mark
     _log()
     try:
-        code: object = app(args=None if args is None else list(args), prog_name="quoth", standalone_mode=False)
+        given = list(sys.argv[1:] if args is None else args)
+        code: object = app(args=given, prog_name="quoth", standalone_mode=False, obj=given)
         sys.stdout.flush()
     except SystemExit as leaving:  # how the parser leaves when nobody reads any more
         code = leaving.code

@@ -7,20 +7,22 @@ In: a model. Out: speeds of prompt and decoding, memory, and the share of the me
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import json
 from typing import Annotated
 
 import typer
 
-from quoth.cli._bench import numbers, summary, warn
+from quoth.cli._bench import facts, keep_record, numbers, warn
 from quoth.cli._console import bar, grid, show, table
 from quoth.cli._load import load
-from quoth.cli._options import AsJson, Kernels, KvTypeName, ModelName, Threads
+from quoth.cli._options import AsJson, Facts, Kernels, KvTypeName, ModelName, RecordTo, Threads
 from quoth.cli._units import as_json, seconds, share, size
+
+WHAT = "speed and memory without drafting"
 
 
 def speed(
+    context: typer.Context,
     model: ModelName,
     *,
     prompts: Annotated[str, typer.Option("--prompts", metavar="N,N,…", help="Lengths of prompts.")] = "32,128,512",
@@ -32,15 +34,19 @@ def speed(
     kernels: Kernels = None,
     kv_type: KvTypeName = None,
     json_: AsJson = False,
+    record: RecordTo = None,
+    fact: Facts = None,
 ) -> None:
     """Measure prompt and decoding speed without drafting, medians of alternating rounds.
 
     Lengths beyond the model's own context are left out.
     """
     from quoth.bench.quiet import watch
+    from quoth.bench.record import run_facts
     from quoth.bench.speed import STEPS, measure_speed
     from quoth.model import _trained_context
 
+    more = facts(fact)
     asked = numbers(prompts, "--prompts", least=1), numbers(depths, "--depths", least=0)
     loaded = load(
         model, ctx=max(*asked[0], max(asked[1]) + STEPS + 2), threads=threads, kernels=kernels, kv_type=kv_type
@@ -49,11 +55,11 @@ def speed(
     fitting = [n for n in asked[0] if n <= trained], [n for n in asked[1] if n + STEPS < trained]
     with bar("measuring") as update, watch(loaded.threads) as quiet:
         measured = measure_speed(loaded, prompts=fitting[0], depths=fitting[1], rounds=rounds, progress=update)
+    run = run_facts(loaded, more)
+    figures = {"rounds": rounds, **dataclasses.asdict(measured), "quiet": dataclasses.asdict(quiet)}
+    keep_record(record, context, WHAT, run, figures)
     if json_:
-        date = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
-        facts = {"what": "speed without drafting", "run": summary(loaded, date), "rounds": rounds}
-        facts |= {**dataclasses.asdict(measured), "quiet": dataclasses.asdict(quiet)}
-        print(json.dumps(as_json(facts)))
+        print(json.dumps(as_json({"what": WHAT, "run": run, **figures})))
         warn(quiet)
         return
     made = table("", "tokens", "tok/s", "25 % - 75 %", right=(1, 2, 3))

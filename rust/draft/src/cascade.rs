@@ -74,6 +74,8 @@ pub struct Cascade {
     /// The tokens of the last `observe`, preceded by the one before them.
     recent: Vec<u32>,
     rater: Option<Rater>,
+    /// Whether the conversation drafts.
+    quotes: bool,
 }
 
 impl Cascade {
@@ -101,6 +103,7 @@ impl Cascade {
             draft: Vec::new(),
             recent: Vec::new(),
             rater,
+            quotes: true,
             options,
         })
     }
@@ -170,6 +173,11 @@ impl Cascade {
         }
     }
 
+    /// Whether to draft from the conversation itself, as at first; it learns in any case.
+    pub fn quote_conversation(&mut self, quotes: bool) {
+        self.quotes = quotes;
+    }
+
     /// Acceptance rates by match length, for each source in the order of `stats`.
     pub fn rates(&self) -> Vec<(String, [BucketRate; BUCKETS])> {
         let names = self.stats().into_iter().map(|stats| stats.name);
@@ -203,7 +211,8 @@ impl Cascade {
 
     /// The best source that follows the stream, with the length of its draft.
     fn follower(&self, max: usize) -> Option<(Origin, Choice)> {
-        let first = self.choice(&self.conversation, self.index.match_len(), max);
+        let match_len = if self.quotes { self.index.match_len() } else { 0 };
+        let first = self.choice(&self.conversation, match_len, max);
         let mut best = first.map(|choice| (Origin::Conversation, choice));
         for (at, reference) in self.references.iter().enumerate() {
             let available = reference.index.available(&reference.cursor);

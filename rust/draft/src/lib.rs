@@ -50,7 +50,7 @@ pub use frozen::{Cursor, FrozenIndex};
 pub use gate::{Gate, GateOptions, GateReason, GateState, GateStats};
 pub use policy::{CascadeOptions, Policy};
 pub use recycle::{Recycler, WIDTH};
-pub use replay::{ReplayError, ReplayOptions, ReplayReport, ReplayStep, replay};
+pub use replay::{ReplayError, ReplayOptions, ReplayReport, ReplayStep, Turn, replay, replay_turns};
 pub use score::{BUCKETS, BucketRate};
 pub use source::{DraftSource, SourceError, SourceStats, TopkRow};
 pub use suffix::{IndexBytes, MAX_INDEX_TOKENS, SuffixIndex};

@@ -31,6 +31,10 @@ pub struct BucketRate {
     pub rate: f64,
     /// Observations, up to a bound, the prior not counted.
     pub seen: usize,
+    /// All observations.
+    pub asked: u64,
+    /// Of those, how often the named token was the right one.
+    pub right: u64,
 }
 
 /// Acceptance rates of one source.
@@ -38,6 +42,8 @@ pub struct BucketRate {
 pub(crate) struct Score {
     rates: [f32; BUCKETS],
     weights: [u16; BUCKETS],
+    asked: [u64; BUCKETS],
+    right: [u64; BUCKETS],
 }
 
 fn bucket(match_len: usize) -> usize {
@@ -55,12 +61,16 @@ fn bucket(match_len: usize) -> usize {
 impl Score {
     /// Priors of a source that matches suffixes.
     pub(crate) fn of_matches() -> Self {
-        Self { rates: MATCH_PRIOR, weights: [PRIOR; BUCKETS] }
+        Self::of(MATCH_PRIOR)
     }
 
     /// Priors of a source whose guesses do not depend on a match.
     pub(crate) fn of_guesses() -> Self {
-        Self { rates: [0.25; BUCKETS], weights: [PRIOR; BUCKETS] }
+        Self::of([0.25; BUCKETS])
+    }
+
+    fn of(rates: [f32; BUCKETS]) -> Self {
+        Self { rates, weights: [PRIOR; BUCKETS], asked: [0; BUCKETS], right: [0; BUCKETS] }
     }
 
     /// Notes whether the token named after a match of `match_len` tokens was the right one.
@@ -69,6 +79,8 @@ impl Score {
         let at = bucket(match_len);
         self.weights[at] = (self.weights[at] + 1).min(MEMORY);
         let target = if right { 1.0 } else { 0.0 };
+        self.asked[at] += 1;
+        self.right[at] += u64::from(right);
         self.rates[at] += (target - self.rates[at]) / f32::from(self.weights[at]);
     }
 
@@ -82,6 +94,8 @@ impl Score {
             from: FIRST_LENGTHS[i],
             rate: f64::from(self.rates[i]),
             seen: usize::from(self.weights[i] - PRIOR),
+            asked: self.asked[i],
+            right: self.right[i],
         })
     }
 }
@@ -115,7 +129,9 @@ mod tests {
             assert!((sum - frequency).abs() < 0.03, "{sum} for {frequency}");
         }
         assert_eq!(score.rate(2), f64::from(MATCH_PRIOR[2]), "other buckets keep their prior");
-        assert_eq!(score.table()[5].seen, usize::from(MEMORY - PRIOR));
+        let five = score.table()[5];
+        assert_eq!((five.seen, five.asked), (usize::from(MEMORY - PRIOR), 6000));
+        assert!((five.right as f64 / 6000.0 - (0.9 + 0.2 + 0.6) / 3.0).abs() < 0.02, "{five:?}");
     }
 
     #[test]

@@ -5,8 +5,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use quoth_draft::{
-    Cascade, CascadeOptions, CostPoint, CostTable, DraftSource, Gate, GateOptions, Policy, ReferenceId, ReplayOptions,
-    SourceError, SourceStats, TopkRow,
+    Cascade, CascadeOptions, CostPoint, CostTable, DraftSource, Gate, GateOptions, Policy, ReferenceId, ReplayError,
+    ReplayOptions, ReplayReport, SourceError, SourceStats, TopkRow, Turn,
 };
 
 use crate::convert;
@@ -252,7 +252,72 @@ impl DraftIndex {
     }
 }
 
-/// Replays a token trace through a cascade and a gate as if a model had produced it: report, sources, gate, and for each draft length and match the steps.
+/// What a replay assumes: the cascade and the gate, a plain step and a suggestion in ns, what verifications truly cost.
+struct Rig {
+    gate: Gate,
+    cascade: Cascade,
+    options: ReplayOptions,
+}
+
+impl Rig {
+    fn new(
+        py: Python<'_>,
+        n_vocab: usize,
+        args: &SpeculationArgs,
+        (plain_ns, draft_ns): (u64, u64),
+        true_costs: Option<Vec<(usize, f64)>>,
+        references: &[Vec<u32>],
+    ) -> PyResult<Self> {
+        let costs = match true_costs {
+            None => args.table(py)?,
+            Some(points) => {
+                let points = points.into_iter().map(|(k, cost)| CostPoint { k, cost }).collect();
+                CostTable::new(points, "given by the caller").map_err(|e| options(py, e.to_string()))?
+            }
+        };
+        let mut cascade = args.cascade(py, n_vocab)?;
+        for reference in references {
+            cascade.add_reference(reference).map_err(|e| options(py, e.to_string()))?;
+        }
+        let options = ReplayOptions { max_draft: args.max_draft, prompt_tokens: 0, plain_ns, draft_ns, costs };
+        Ok(Rig { gate: args.gate(py)?, cascade, options })
+    }
+
+    /// Runs a replay, and gives its report with what the sources and the gate did.
+    fn run<'py>(
+        mut self,
+        py: Python<'py>,
+        replay: impl Send + FnOnce(&mut Cascade, &mut Gate, &ReplayOptions) -> Result<ReplayReport, ReplayError>,
+    ) -> PyResult<(Bound<'py, PyDict>, Vec<SourceRow>)> {
+        let start = std::time::Instant::now();
+        let report = py.detach(|| replay(&mut self.cascade, &mut self.gate, &self.options));
+        let elapsed_ns = start.elapsed().as_nanos() as u64;
+        let report = report.map_err(|e| options(py, e.to_string()))?;
+        let dict = PyDict::new(py);
+        dict.set_item("tokens", report.tokens)?;
+        dict.set_item("steps", report.steps)?;
+        dict.set_item("verify_steps", report.verify_steps)?;
+        dict.set_item("closed_steps", report.closed_steps)?;
+        dict.set_item("drafted", report.drafted)?;
+        dict.set_item("accepted", report.accepted)?;
+        dict.set_item("cost", report.cost)?;
+        dict.set_item("tokens_per_step", report.tokens_per_step())?;
+        dict.set_item("acceptance", report.acceptance())?;
+        dict.set_item("speedup", report.speedup())?;
+        dict.set_item("elapsed_ns", elapsed_ns)?;
+        let gate = self.gate.stats();
+        dict.set_item("gate_state", gate.state.to_string())?;
+        dict.set_item("gate_trips", gate.trips)?;
+        dict.set_item("gate_probes", gate.probes)?;
+        dict.set_item("index_bytes", self.cascade.index().bytes().capacity)?;
+        let rates = self.cascade.rates().into_iter();
+        let rates = rates.map(|(name, rates)| (name, rates.map(|r| (r.from, r.asked, r.right)).to_vec()));
+        dict.set_item("rates", rates.collect::<Vec<_>>())?;
+        Ok((dict, source_rows(self.cascade.stats())))
+    }
+}
+
+/// Replays a token trace through a cascade and a gate as if a model had produced it.
 #[pyfunction]
 #[pyo3(signature = (trace, n_vocab, args, prompt_tokens, plain_ns, draft_ns, true_costs, references))]
 #[allow(clippy::too_many_arguments)]
@@ -268,41 +333,50 @@ pub(crate) fn replay<'py>(
     references: Vec<Vec<u32>>,
 ) -> PyResult<(Bound<'py, PyDict>, Vec<SourceRow>)> {
     let trace = convert::tokens(trace)?;
-    let mut gate = args.gate(py)?;
-    let mut cascade = args.cascade(py, n_vocab)?;
-    let costs = match true_costs {
-        None => args.table(py)?,
-        Some(points) => {
-            let points = points.into_iter().map(|(k, cost)| CostPoint { k, cost }).collect();
-            CostTable::new(points, "given by the caller").map_err(|e| options(py, e.to_string()))?
-        }
+    let mut rig = Rig::new(py, n_vocab, &args, (plain_ns, draft_ns), true_costs, &references)?;
+    rig.options.prompt_tokens = prompt_tokens;
+    rig.run(py, |cascade, gate, options| quoth_draft::replay(&trace, cascade, gate, options, |_| {}))
+}
+
+/// Prompt, answer, the most probable tokens of the answer's rows one row after the other (or nothing), tokens a row, whether the answer's last token is a
+/// stop.
+type TurnArgs<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, usize, bool);
+
+/// Replays the turns of a recorded session.
+#[pyfunction]
+#[pyo3(signature = (turns, n_vocab, args, plain_ns, draft_ns, true_costs, references, quote_conversation))]
+#[allow(clippy::too_many_arguments)]
+pub(crate) fn replay_turns<'py>(
+    py: Python<'py>,
+    turns: Vec<TurnArgs<'py>>,
+    n_vocab: usize,
+    args: SpeculationArgs,
+    plain_ns: u64,
+    draft_ns: u64,
+    true_costs: Option<Vec<(usize, f64)>>,
+    references: Vec<Vec<u32>>,
+    quote_conversation: bool,
+) -> PyResult<(Bound<'py, PyDict>, Vec<SourceRow>)> {
+    let convert = |(prompt, answer, top, width, stopped): &TurnArgs<'py>| -> PyResult<_> {
+        Ok(([convert::tokens(prompt)?, convert::tokens(answer)?, convert::tokens(top)?], *width, *stopped))
     };
-    let replay = ReplayOptions { max_draft: args.max_draft, prompt_tokens, plain_ns, draft_ns, costs };
-    let start = std::time::Instant::now();
-    let report = py.detach(|| {
-        for reference in &references {
-            cascade.add_reference(reference).map_err(|e| e.to_string())?;
-        }
-        quoth_draft::replay(&trace, &mut cascade, &mut gate, &replay, |_| {}).map_err(|e| e.to_string())
-    });
-    let report = report.map_err(|e| options(py, e))?;
-    let elapsed_ns = start.elapsed().as_nanos() as u64;
-    let dict = PyDict::new(py);
-    dict.set_item("tokens", report.tokens)?;
-    dict.set_item("steps", report.steps)?;
-    dict.set_item("verify_steps", report.verify_steps)?;
-    dict.set_item("closed_steps", report.closed_steps)?;
-    dict.set_item("drafted", report.drafted)?;
-    dict.set_item("accepted", report.accepted)?;
-    dict.set_item("cost", report.cost)?;
-    dict.set_item("tokens_per_step", report.tokens_per_step())?;
-    dict.set_item("acceptance", report.acceptance())?;
-    dict.set_item("speedup", report.speedup())?;
-    dict.set_item("elapsed_ns", elapsed_ns)?;
-    let gate = gate.stats();
-    dict.set_item("gate_state", gate.state.to_string())?;
-    dict.set_item("gate_trips", gate.trips)?;
-    dict.set_item("gate_probes", gate.probes)?;
-    dict.set_item("index_bytes", cascade.index().bytes().capacity)?;
-    Ok((dict, source_rows(cascade.stats())))
+    let owned = turns.iter().map(convert).collect::<PyResult<Vec<_>>>()?;
+    if let Some(token) = owned.iter().flat_map(|(parts, ..)| parts.iter().flatten()).find(|&&t| t as usize >= n_vocab) {
+        return Err(options(py, format!("a token of the trace is {token}, expected 0 to {}", n_vocab - 1)));
+    }
+    let mut rig = Rig::new(py, n_vocab, &args, (plain_ns, draft_ns), true_costs, &references)?;
+    rig.cascade.quote_conversation(quote_conversation);
+    rig.run(py, |cascade, gate, options| {
+        let turns: Vec<_> = owned
+            .iter()
+            .map(|([prompt, answer, top], width, stopped)| Turn {
+                prompt,
+                answer,
+                top,
+                width: *width,
+                stopped: *stopped,
+            })
+            .collect();
+        quoth_draft::replay_turns(&turns, cascade, gate, options, |_| {})
+    })
 }
