@@ -43,7 +43,7 @@ def run_facts(model: Model | None = None, more: Mapping[str, Any] | None = None)
     import datetime  # noqa: PLC0415  only who measures pays for these
     import platform  # noqa: PLC0415
 
-    from quoth import __version__, _core  # noqa: PLC0415
+    from quoth import __version__  # noqa: PLC0415
     from quoth.machine import cores, cpu_name, usable_cores  # noqa: PLC0415
 
     facts: dict[str, Any] = {} if model is None else {"model": model.path.name}
@@ -55,8 +55,6 @@ def run_facts(model: Model | None = None, more: Mapping[str, Any] | None = None)
     }
     if model is not None:
         facts |= {"threads": model.threads, "set": model._model.kernels_detail, "kv_type": model.kv_type}
-    else:
-        facts["set"] = _core.kernel_sets()[0][1]
     today = datetime.datetime.now(datetime.timezone.utc).date().isoformat()
     return facts | {"quoth": __version__, "date": today} | dict(more or {})
 
@@ -117,7 +115,12 @@ def _plain(value: Any) -> Any:
 
 def _key(key: str) -> str:
     bare = key and all(c.isascii() and (c.isalnum() or c in "-_") for c in key)
-    return key if bare else json.dumps(key, ensure_ascii=False)
+    return key if bare else _text(key)
+
+
+def _text(text: str) -> str:
+    # JSON's quotes are TOML's, but for one control character.
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
 def _value(value: Any, depth: int) -> str:
@@ -138,7 +141,7 @@ def _value(value: Any, depth: int) -> str:
         if depth > 0 or (len(line) <= _LINE and not any(entry.startswith("{") for entry in entries)):
             return line
         return "[\n" + "".join(f"    {entry},\n" for entry in entries) + "]"
-    return json.dumps(str(value), ensure_ascii=False).replace("\x7f", "\\u007f")
+    return _text(str(value))
 
 
 def _float(value: float) -> str:

@@ -207,7 +207,7 @@ pub fn replay_turns(
             width: turn.width,
             stopped: turn.stopped,
         };
-        if first < history.len() || !turn.stopped {
+        if turn.prompt.len() < first && (first < history.len() || !turn.stopped) {
             source.observe(&history[turn.prompt.len()..first])?;
         }
         steps(&part, source, gate, options, &mut report, &mut each)?;

@@ -177,6 +177,121 @@ fn an_edited_copy_is_decoded_several_times_faster() {
     }
 }
 
+/// What a source is told, in order.
+#[derive(Debug, PartialEq)]
+enum Told {
+    Observed(Vec<u32>),
+    Rebuilt(Vec<u32>),
+    Rows(Vec<(u32, Vec<u32>)>),
+    Dropped,
+}
+
+/// Drafts what a script says for each length of the context, and keeps what it is told.
+struct Listener {
+    script: fn(usize) -> Vec<u32>,
+    told: Vec<Told>,
+}
+
+impl DraftSource for Listener {
+    fn suggest(&mut self, context: &[u32], _: usize, out: &mut Vec<u32>) -> Result<(), SourceError> {
+        out.extend((self.script)(context.len()));
+        Ok(())
+    }
+    fn observe(&mut self, committed: &[u32]) -> Result<(), SourceError> {
+        self.told.push(Told::Observed(committed.to_vec()));
+        Ok(())
+    }
+    fn topk(&self) -> usize {
+        2
+    }
+    fn observe_topk(&mut self, rows: &[TopkRow<'_>]) -> Result<(), SourceError> {
+        self.told.push(Told::Rows(rows.iter().map(|row| (row.token, row.top.to_vec())).collect()));
+        Ok(())
+    }
+    fn truncate_pending(&mut self, n: usize) {
+        assert_eq!(n, 0);
+        self.told.push(Told::Dropped);
+    }
+    fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
+        self.told.push(Told::Rebuilt(history.to_vec()));
+        Ok(())
+    }
+}
+
+fn told(turns: &[Turn<'_>], script: fn(usize) -> Vec<u32>) -> (ReplayReport, Vec<Told>) {
+    let mut source = Listener { script, told: vec![] };
+    let mut gate = Gate::new(goal(), GateOptions::for_costs(&goal())).unwrap();
+    let report = replay_turns(turns, &mut source, &mut gate, &options(goal()), |_| {}).unwrap();
+    (report, source.told)
+}
+
+/// Y4 and Y5, by hand: the prompt, the first token, two right of three, the rows of what was sampled, a stop that nobody hears of.
+#[test]
+fn a_turn_tells_the_source_what_a_decoder_would() {
+    let top: Vec<u32> = (0..6).flat_map(|row| [100 + row, 200 + row, 300 + row]).collect();
+    let answer = [10, 11, 12, 13, 14, 15];
+    let turn = Turn { prompt: &[1, 2], answer: &answer, top: &top, width: 3, stopped: true };
+    let (report, told) = told(&[turn], |len| if len == 3 { vec![11, 12, 99] } else { vec![] });
+    assert_eq!((report.tokens, report.steps, report.drafted, report.accepted), (5, 3, 3, 2));
+    // Row i of the answer is the one that answer[i] came from; its input is the token before.
+    let rows = vec![(10, vec![101, 201]), (11, vec![102, 202]), (12, vec![103, 203])];
+    let expected = vec![
+        Told::Observed(vec![1, 2]),
+        Told::Observed(vec![10]),
+        Told::Observed(vec![11, 12, 13]),
+        Told::Rows(rows),
+        Told::Observed(vec![14]),
+        Told::Dropped,
+    ];
+    assert_eq!(told, expected);
+}
+
+#[test]
+fn a_second_turn_goes_on_from_the_first_or_starts_anew() {
+    let first = Turn { prompt: &[1, 2], answer: &[3, 4, 9], stopped: true, ..Turn::default() };
+    let on = Turn { prompt: &[1, 2, 3, 4, 5], answer: &[6], ..Turn::default() };
+    let anew = Turn { prompt: &[1, 2, 7], answer: &[6], ..Turn::default() };
+    let (report, told_on) = told(&[first, on], |_| vec![]);
+    assert_eq!((report.tokens, report.steps), (2, 2));
+    assert_eq!(told_on[4..], [Told::Observed(vec![5]), Told::Observed(vec![6])]);
+    let (_, told_anew) = told(&[first, anew], |_| vec![]);
+    assert_eq!(told_anew[4..], [Told::Rebuilt(vec![1, 2, 7]), Told::Observed(vec![6])]);
+}
+
+#[test]
+fn an_answer_that_is_a_stop_is_no_step() {
+    let turn = Turn { prompt: &[1], answer: &[9], stopped: true, ..Turn::default() };
+    let (report, told) = told(&[turn, Turn::default()], |_| vec![]);
+    assert_eq!(report, ReplayReport::default());
+    assert_eq!(told, [Told::Observed(vec![1]), Told::Rebuilt(vec![])]);
+}
+
+#[test]
+fn rows_that_do_not_fit_the_answer_are_refused() {
+    let turn = Turn { prompt: &[1], answer: &[2, 3], top: &[7; 5], width: 3, stopped: false };
+    let mut source = Cascade::new(9, CascadeOptions::default()).unwrap();
+    let mut gate = Gate::new(goal(), GateOptions::default()).unwrap();
+    let error = replay_turns(&[turn], &mut source, &mut gate, &options(goal()), |_| {}).unwrap_err();
+    assert_eq!(error.to_string(), "`top`: expected 6 to 6, found 5");
+}
+
+#[test]
+fn a_conversation_that_may_not_quote_drafts_nothing_and_learns_all_the_same() {
+    let answer: Vec<u32> = (0..300).map(|i| i % 30).collect();
+    let turn = Turn { prompt: &[7], answer: &answer, ..Turn::default() };
+    let mut source =
+        Cascade::new(40, CascadeOptions { recycling: false, ..CascadeOptions::for_costs(&goal()) }).unwrap();
+    let mut gate = Gate::new(goal(), GateOptions::for_costs(&goal())).unwrap();
+    source.quote_conversation(false);
+    let report = replay_turns(&[turn], &mut source, &mut gate, &options(goal()), |_| {}).unwrap();
+    assert_eq!((report.drafted, report.steps), (0, 299));
+    let asked: u64 = source.rates()[0].1.iter().map(|rate| rate.asked).sum();
+    assert!(asked > 200, "{asked}");
+    source.quote_conversation(true);
+    let report = replay_turns(&[turn], &mut source, &mut gate, &options(goal()), |_| {}).unwrap();
+    assert!(report.accepted > 200, "{report:?}");
+}
+
 proptest! {
     /// Y2 under sources that lie about lengths, invent tokens and change their mind.
     #[test]
@@ -198,5 +313,21 @@ proptest! {
             prop_assert!(step.accepted <= step.drafted && step.drafted <= options.max_draft);
             prop_assert!(step.allowed || step.drafted == 0);
         }
+    }
+
+    /// A turn is the stream of its prompt and its answer, of which the first token came with the prompt.
+    #[test]
+    fn a_turn_takes_the_steps_of_its_stream(seed in prop::num::u64::ANY, prompt in 0usize..30, answer in 1usize..200) {
+        let mut dice = Dice(seed);
+        let stream = oracle::random_stream(&mut dice, 4, prompt + answer);
+        let script = |context: &[u32], _: usize, max: usize| vec![context.len() as u32 % 4; max];
+        let options = ReplayOptions { prompt_tokens: prompt + 1, ..options(goal()) };
+        let (whole, _) = run(&stream, &options, script);
+        let mut source = Rule { trace: stream.clone(), seen: vec![], rule: script };
+        let mut gate = Gate::new(goal(), GateOptions::for_costs(&goal())).unwrap();
+        let turn = Turn { prompt: &stream[..prompt], answer: &stream[prompt..], ..Turn::default() };
+        let turned = replay_turns(&[turn], &mut source, &mut gate, &options, |_| {}).unwrap();
+        prop_assert_eq!(turned, whole);
+        prop_assert_eq!(source.seen, stream);
     }
 }

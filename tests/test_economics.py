@@ -1,0 +1,187 @@
+"""Records are what was measured, and pages are what the records say."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from program import ROOT
+from quoth.bench.paired import Spread
+from quoth.bench.record import command_line, to_toml, write_record
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+
+@pytest.fixture(scope="module")
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("economics", ROOT / "tools" / "economics.py")
+    assert spec is not None
+    assert spec.loader is not None
+    sys.modules["economics"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+# ---- records
+
+TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+SCALARS = st.one_of(st.booleans(), st.integers(-(2**62), 2**62), st.floats(allow_nan=False), TEXTS)
+VALUES = st.recursive(
+    SCALARS,
+    lambda inner: st.one_of(st.lists(inner, max_size=4), st.dictionaries(TEXTS, inner, max_size=4)),
+    max_leaves=12,
+)
+
+
+def rounded(value: Any) -> Any:
+    """A value as a record keeps it."""
+    if isinstance(value, float):
+        return float(f"{value:.5g}") if math.isfinite(value) else value
+    if isinstance(value, dict):
+        return {key: rounded(entry) for key, entry in value.items()}
+    return [rounded(entry) for entry in value] if isinstance(value, list) else value
+
+
+@given(st.dictionaries(TEXTS, VALUES, max_size=5))
+def test_a_record_is_read_as_what_was_written(data: dict[str, Any]) -> None:
+    assert tomllib.loads(to_toml(data)) == rounded(data)
+
+
+def test_a_record_leaves_out_what_is_not_known_and_spells_spreads_out(tmp_path: Path) -> None:
+    path = tmp_path / "new" / "one.toml"
+    figures = {"speed": Spread(2.0, 1.0, 3.0, 5), "peak": None, "rows": [{"k": 1, "spread": None}]}
+    write_record(path, "a test", "quoth bench", {"threads": 2}, figures)
+    found = tomllib.loads(path.read_text())
+    speed = {"median": 2.0, "low": 1.0, "high": 3.0, "n": 5}
+    assert found == {
+        "what": "a test",
+        "command": "quoth bench",
+        "run": {"threads": 2},
+        "speed": speed,
+        "rows": [{"k": 1}],
+    }
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_record_that_cannot_be_written_leaves_the_old_one(tmp_path: Path) -> None:
+    path = tmp_path / "one.toml"
+    write_record(path, "old", "c", {}, {})
+    with pytest.raises(ZeroDivisionError):
+        write_record(path, "new", "c", {}, {"bad": BadNumber(1.0)})
+    assert tomllib.loads(path.read_text())["what"] == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+class BadNumber(float):
+    def __format__(self, spec: str) -> str:
+        return str(1 / 0)
+
+
+def test_a_command_is_told_without_places_of_this_machine(tmp_path: Path) -> None:
+    model = tmp_path / "a model.gguf"
+    model.touch()
+    told = command_line(
+        [
+            "bench",
+            "verify",
+            str(model),
+            "--json",
+            "--record",
+            "/x/y.toml",
+            "--fact=commit=1",
+            "--plot",
+            "z.svg",
+            "-t",
+            "2",
+        ]
+    )
+    assert told == "quoth bench verify 'a model.gguf' -t 2"
+
+
+# ---- pages
+
+
+def test_the_pages_are_up_to_date_with_the_records(tool: ModuleType) -> None:
+    assert tool.main(["--check"]) == 0, "run `python tools/economics.py`"
+
+
+def test_every_record_is_told_on_the_page(tool: ModuleType) -> None:
+    page = (ROOT / "docs" / "economics.md").read_text(encoding="utf-8")
+    for name in tool.read_records(tool.RECORDS):
+        assert f"({'../benches/records'}/{name}.toml)" in page
+
+
+RUN = {"machine": "M", "set": "scalar", "threads": 2, "date": "2026-01-01"}
+
+
+def workloads_record(ratio: float) -> dict[str, Any]:
+    some = {"median": ratio, "low": ratio - 0.1, "high": ratio + 0.1, "n": 3}
+    group = {
+        "name": "all", "n": 1, "plain_rate": some, "speculative_rate": some, "speedup": some, "worst": ratio,
+        "tokens_per_step": 1.5, "acceptance": 0.5, "drafted": 10, "trips": 0, "draft_ns_per_token": some,
+        "sources": {"conversation": {"drafts": 2, "drafted": 10, "accepted": 5}},
+    }  # fmt: skip
+    one = {"id": "w", "kind": "k", "identical": True, "speedup": some, "tokens_per_step": 1.5, "acceptance": 0.5}
+    one |= {"tokens": 9, "trips": 0}
+    return {"what": "w", "command": "c", "run": RUN, "rounds": 3, "groups": [group], "workloads": [one]}
+
+
+def test_a_loss_is_bold_and_a_page_that_tells_something_else_is_stale(tool: ModuleType, tmp_path: Path) -> None:
+    records = tmp_path / "records"
+    page = tmp_path / "page.md"
+    page.write_text("before\n<!-- records: workloads -->\nold\n<!-- end -->\nafter\n")
+    for ratio, expected in ((1.5, "1.50 × (1.40-1.60)"), (0.9, "**0.90 × (0.80-1.00)**")):
+        data = workloads_record(ratio)
+        write_record(records / "m-workloads.toml", data.pop("what"), data.pop("command"), data.pop("run"), data)
+        arguments = [str(page), "--records", str(records)]
+        assert tool.main([*arguments, "--check"]) == 1
+        assert tool.main(arguments) == 0
+        text = page.read_text()
+        assert f"| {expected} |" in text
+        assert text.startswith("before\n<!-- records: workloads -->\n")
+        assert text.endswith("<!-- end -->\nafter\n")
+        assert "old" not in text
+        assert tool.main([*arguments, "--check"]) == 0
+
+
+def test_what_was_not_measured_is_said(tool: ModuleType) -> None:
+    for name in tool.TABLES:
+        page = f"<!-- records: {name} -->\n<!-- end -->"
+        assert tool.renewed(page, {}, "r") == f"<!-- records: {name} -->\n*Not measured yet.*\n<!-- end -->"
+    with pytest.raises(ValueError, match="no table `nothing`"):
+        tool.renewed("<!-- records: nothing -->\n<!-- end -->", {}, "r")
+
+
+def test_goals_are_met_or_missed(tool: ModuleType) -> None:
+    figure = {"median": 1.01, "low": 1.0, "high": 1.02}
+    measured = [
+        {"what": "a", "figure": figure, "unit": "×", "most": 1.02},
+        {"what": "b", "figure": figure, "unit": "×", "most": 1.005},
+        {"what": "c", "figure": figure, "unit": "×", "least": 1.5},
+        {"what": "d", "figure": figure, "unit": "×"},
+    ]
+    rows = tool.goals({"m-goals": {"measured": measured}}).splitlines()[2:]
+    assert [row.split("|")[5].strip() for row in rows] == ["met", "**missed**", "**missed**", ""]
+
+
+def test_other_engines_stand_in_a_table_of_their_own(tool: ModuleType) -> None:
+    figure = {"median": 0.87, "low": 0.8, "high": 0.9}
+    rows = [
+        {"engine": "e 1", "model": "m", "decode": {"median": 120.0, "low": 119.0, "high": 121.0}},
+        {"engine": "e 1", "model": "m", "speculation": "n-gram", "speedup": figure, "answers": {"same": 17, "of": 24}},
+    ]
+    rows[0]["verify_cost"] = {"4": 2.6, "8": 4.0, "16": 6.8}
+    lines = tool.peers({"peers": {"rows": rows}}).splitlines()
+    assert "| e 1 | m | off | 120 (119-121) | - | 2.60 / 4.00 / 6.80 | - | - | - |" in lines
+    assert "| e 1 | m | n-gram | - | - | - | **0.87 × (0.80-0.90)** | - | 17 of 24 |" in lines

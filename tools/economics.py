@@ -1,0 +1,381 @@
+#!/usr/bin/env python3
+"""Tables of pages, made from records, so that no figure in prose is older than what was measured.
+
+In: records (`benches/records/*.toml`), pages with marked places. Out: the pages with their tables renewed; or with
+`--check` an exit code that says whether they were.
+
+A place is what stands between two comments, which stay:
+
+    <!-- records: costs -->
+    <!-- end -->
+
+E1  Every figure comes from a record, with its spread where it has one. Rows that lose stay in, and are bold.
+E2  What was not measured says so. What a record lacks is a dash.
+E3  The same records give the same pages.
+
+    python tools/economics.py [--check] [PAGE…]
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parent.parent
+RECORDS = ROOT / "benches" / "records"
+PAGES = (ROOT / "docs" / "economics.md", ROOT / "README.md")
+PLACE = re.compile(r"(?P<head><!-- records: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<foot><!-- end -->)", re.DOTALL)
+UNMEASURED = "*Not measured yet.*\n"
+
+Record: TypeAlias = dict[str, Any]
+Records: TypeAlias = dict[str, Record]
+
+
+def read_records(folder: Path) -> Records:
+    """Records by name, in the order of their names."""
+    return {path.stem: tomllib.loads(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.toml"))}
+
+
+# -- cells -------------------------------------------------------------------------------------------------------------
+
+
+def spread(figure: Mapping[str, float] | None, digits: int = 2, unit: str = "") -> str:
+    """A median with its quartiles."""
+    if figure is None:
+        return "-"
+    return f"{figure['median']:.{digits}f}{unit} ({figure['low']:.{digits}f}-{figure['high']:.{digits}f})"
+
+
+def ratio(figure: Mapping[str, float] | None) -> str:
+    """A ratio to plain decoding; bold where it loses."""
+    text = spread(figure, unit=" ×")
+    return f"**{text}**" if figure is not None and figure["median"] < 0.995 else text
+
+
+def share(part: float | None) -> str:
+    """A share as per cent."""
+    return "-" if part is None else f"{100 * part:.0f} %"
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]], words: int = 1) -> str:
+    """A table; columns after the first, or after as many as hold words, are flush right."""
+    marks = ["---:" if at >= words else "---" for at in range(len(columns))]
+    return "".join(f"| {' | '.join(row)} |\n" for row in (columns, marks, *rows))
+
+
+def named(records: Records, ending: str) -> list[tuple[str, Record]]:
+    """Records of a kind: name without the ending, record."""
+    return [(name.removesuffix(ending), record) for name, record in records.items() if name.endswith(ending)]
+
+
+def where(record: Record, name: str) -> str:
+    """Where figures come from, below a table."""
+    run = record["run"]
+    parts = [run.get("machine"), run.get("set"), f"{run['threads']} threads" if "threads" in run else None]
+    parts += [f"cache {run['kv_type']}" if "kv_type" in run else None, str(run.get("date", ""))]
+    parts += [f"commit {run['commit']}" if "commit" in run else None]
+    quiet = record.get("quiet", {})
+    if quiet.get("share", 1) < 0.9:
+        parts.append(f"**on a busy machine: the threads ran {100 * quiet['share']:.0f} % of the time**")
+    facts = ", ".join(str(part) for part in parts if part)
+    return f"\n`{record['command']}` ({facts}; [record](RECORDS/{name}.toml))\n"
+
+
+# -- tables ------------------------------------------------------------------------------------------------------------
+
+
+def costs(records: Records) -> str:
+    """Cost of verification by length of the draft."""
+    parts = []
+    for name, record in named(records, "-verify"):
+        ks = [point["k"] for point in record["contexts"][0]["drafts"]]
+        rows = []
+        for context in record["contexts"]:
+            medians = [f"{point['cost']['median']:.2f}" for point in context["drafts"]]
+            width = max(point["cost"]["high"] - point["cost"]["low"] for point in context["drafts"])
+            plain = f"{context['plain_ns']['median'] / 1e6:.1f} ms"
+            rows.append([str(context["n_cached"]), plain, *medians, f"{width:.2f}"])
+        even = [(record["costs"][str(k)] - 1) / k for k in ks]
+        rows.append(["pays from", "", *(f"{100 * share:.0f} %" for share in even), ""])
+        columns = ["cached tokens", "plain step", *(f"k = {k}" for k in ks), "widest spread"]
+        parts.append(f"**{name}**\n\n{table(columns, rows)}{where(record, f'{name}-verify')}")
+    return "\n".join(parts)
+
+
+def speed(records: Records) -> str:
+    """Plain speed and memory."""
+    parts = []
+    for name, record in named(records, "-speed"):
+        rows = [
+            [f"prompt of {rate['n']} tokens", spread(rate["tokens_per_second"], 0, " tok/s")]
+            for rate in record["prefill"]
+        ]
+        rows += [
+            [f"decoding, {rate['n']} tokens cached", spread(rate["tokens_per_second"], 1, " tok/s")]
+            for rate in record["decode"]
+        ]
+        rows.append(["weights read a step", f"{record['bytes_per_step'] / 1e6:.0f} MB"])
+        rows.append(["memory read", f"{record['bandwidth_best'] / 1e9:.1f} GB/s at best"])
+        rows.append(["of which decoding uses", share(record["bandwidth_share"])])
+        rows.append(["loading", f"{record['load_ns'] / 1e6:.0f} ms"])
+        rows.append(["weights in memory", f"{record['weight_bytes'] / 1e6:.0f} MB"])
+        parts.append(f"{table([name, 'figure'], rows)}{where(record, f'{name}-speed')}")
+    return "\n".join(parts)
+
+
+def workloads(records: Records) -> str:
+    """Speedup by kind."""
+    parts = []
+    for name, record in named(records, "-workloads"):
+        rows = [
+            [
+                f"**{group['name']}**" if group["name"] == "all" else group["name"],
+                str(group["n"]),
+                f"{group['plain_rate']['median']:.0f}",
+                f"{group['speculative_rate']['median']:.0f}",
+                ratio(group["speedup"]),
+                f"{group['worst']:.2f} ×",
+                f"{group['tokens_per_step']:.2f}",
+                share(group["acceptance"]) if group["drafted"] else "-",
+                str(group["trips"]),
+            ]
+            for group in record["groups"]
+        ]
+        columns = [
+            "kind",
+            "n",
+            "plain tok/s",
+            "speculative",
+            "ratio",
+            "worst",
+            "tokens a step",
+            "accepted",
+            "gate closed",
+        ]
+        same = sum(one["identical"] for one in record["workloads"])
+        head = f"**{name}**, {same} of {len(record['workloads'])} workloads identical, {record['rounds']} rounds\n\n"
+        parts.append(f"{head}{table(columns, rows)}{where(record, f'{name}-workloads')}")
+    return "\n".join(parts)
+
+
+def single(records: Records) -> str:
+    """Speedup of every workload."""
+    parts = []
+    for name, record in named(records, "-workloads"):
+        rows = [
+            [
+                one["id"],
+                one["kind"],
+                ratio(one["speedup"]) if one["identical"] else "**other tokens**",
+                *(
+                    [f"{one['tokens_per_step']:.2f}", share(one["acceptance"]), str(one["tokens"]), str(one["trips"])]
+                    if one["identical"]
+                    else ["-"] * 4
+                ),
+            ]
+            for one in record["workloads"]
+        ]
+        columns = [name, "kind", "ratio", "tokens a step", "accepted", "tokens", "trips"]
+        parts.append(table(columns, rows, 2))
+    return "\n".join(parts)
+
+
+def sources(records: Records) -> str:
+    """What each source of drafts brought."""
+    rows = []
+    for name, record in named(records, "-workloads"):
+        for group in record["groups"]:
+            for source, counts in group["sources"].items():
+                if counts["drafted"]:
+                    part = counts["accepted"] / counts["drafted"]
+                    words = [str(counts["drafts"]), str(counts["drafted"]), str(counts["accepted"]), share(part)]
+                    rows.append([f"{name}, {group['name']}", source, *words])
+    return table(["kind", "source", "drafts", "drafted", "accepted", "share"], rows, 2) if rows else ""
+
+
+def replay(records: Records) -> str:
+    """What replay foretells, beside what was measured."""
+    parts = []
+    for name, record in named(records, "-replay"):
+        measured = any("measured" in group for group in record["groups"])
+        columns = [name, "traces", "tokens", "tokens a step", "accepted", "foretold"]
+        columns += ["measured", "off by"] if measured else []
+        columns += ["drafting a token"]
+        rows = []
+        for group in record["groups"]:
+            row = [group["name"], str(group["traces"]), f"{group['tokens']:,}", f"{group['tokens_per_step']:.2f}"]
+            row += [share(group["acceptance"]) if group["drafted"] else "-", f"{group['speedup']:.2f} ×"]
+            if measured:
+                found = group.get("measured")
+                off = "-" if found is None else f"{100 * (group['speedup'] / found - 1):+.0f} %"
+                row += ["-" if found is None else f"{found:.2f} ×", off]
+            rows.append([*row, f"{group['ns_per_token']:.0f} ns"])
+        parts.append(f"{table(columns, rows)}{where(record, f'{name}-replay')}")
+    return "\n".join(parts)
+
+
+def policies(records: Records) -> str:
+    """Ways to choose drafts, replayed on the same tokens with the same costs."""
+    rows = []
+    for name, record in named(records, "-policy"):
+        whole = next(group for group in record["groups"] if group["name"] == "all")
+        options = " ".join(record["options"]) or "as shipped"
+        off = {"conversation", "references", "recycling"} - set(record["sources"])
+        if off:
+            options += f", without {' and '.join(sorted(off))}"
+        words = [f"{whole['tokens']:,}", f"{whole['tokens_per_step']:.2f}", share(whole["acceptance"])]
+        rows.append([options, name.partition(".")[0], *words, f"{whole['speedup']:.3f} ×"])
+    rows.sort(key=lambda row: (row[1], -float(row[-1].split()[0])))
+    return table(["options", "tokens of", "tokens", "tokens a step", "accepted", "foretold"], rows, 2) if rows else ""
+
+
+def goals(records: Records) -> str:
+    """Figures that have a goal."""
+    rows = []
+    for name, record in named(records, "-goals"):
+        rows += [_goal(one, name) for one in record["measured"]]
+    for name, record in named(records, "-workloads"):
+        for group in record["groups"]:
+            if group["name"] == "all":
+                work = {key: group["draft_ns_per_token"][key] / 1e3 for key in ("median", "low", "high")}
+                what = "asking and telling the sources, for a committed token"
+                rows.append(_goal({"what": what, "figure": work, "unit": "µs", "most": 5.0}, name))
+    for name, record in named(records, "-replay"):
+        for group in record["groups"]:
+            if group["name"] == "all" and "measured" in group:
+                off = abs(group["speedup"] / group["measured"] - 1)
+                figure = {"median": 100 * off, "low": 100 * off, "high": 100 * off}
+                what = "replay's speedup, from the measured one"
+                rows.append(_goal({"what": what, "figure": figure, "unit": "%", "most": 10.0}, name))
+    return table(["what", "of", "figure", "goal", ""], rows, 2) if rows else ""
+
+
+def _goal(one: Mapping[str, Any], name: str) -> list[str]:
+    figure, unit = one["figure"], one["unit"]
+    digits = one.get("digits", 2)
+    middle = figure["median"]
+    goal, met = "-", ""
+    if "most" in one:
+        goal, met = f"≤ {one['most']:g} {unit}", "met" if middle <= one["most"] else "**missed**"
+    if "least" in one:
+        goal, met = f"≥ {one['least']:g} {unit}", "met" if middle >= one["least"] else "**missed**"
+    exact = figure["low"] == figure["high"]
+    text = f"{middle:.{digits}f} {unit}" if exact else f"{spread(figure, digits)} {unit}"
+    return [one["what"], name, text, goal, met]
+
+
+def peers(records: Records) -> str:
+    """Other engines on the same machine and file."""
+    record = records.get("peers", {})
+    rows = []
+    for row in record.get("rows", ()):
+        cost = row.get("verify_cost", {})
+        answers = row.get("answers")
+        rows.append(
+            [
+                row["engine"],
+                row["model"],
+                row.get("speculation", "off"),
+                spread(row.get("decode"), 0),
+                spread(row.get("prefill"), 0),
+                " / ".join(f"{cost[k]:.2f}" for k in ("4", "8", "16") if k in cost) or "-",
+                ratio(row.get("speedup")),
+                ratio(row.get("prose")),
+                "-" if answers is None else f"{answers['same']} of {answers['of']}",
+            ]
+        )
+    columns = ["engine", "model", "speculation", "decode tok/s", "prompt tok/s", "cost of 4 / 8 / 16"]
+    return table([*columns, "all kinds", "prose", "same answers"], rows, 3) if rows else ""
+
+
+def provenance(records: Records) -> str:
+    """Where the records come from."""
+    rows = []
+    for name, record in records.items():
+        run = record.get("run", {})
+        command = f"`{record['command']}`" if "command" in record else "-"
+        facts = [run.get("machine", "-"), str(run.get("date", "-")), str(run.get("commit", "-"))]
+        rows.append([f"[{name}](RECORDS/{name}.toml)", command, *facts])
+    return table(["record", "command", "machine", "date", "commit"], rows, 5) if rows else ""
+
+
+TABLES: dict[str, Callable[[Records], str]] = {
+    "costs": costs,
+    "speed": speed,
+    "workloads": workloads,
+    "single": single,
+    "sources": sources,
+    "replay": replay,
+    "policies": policies,
+    "goals": goals,
+    "peers": peers,
+    "provenance": provenance,
+}
+
+
+def renewed(page: str, records: Records, to_records: str) -> str:
+    """A page with its tables renewed.
+
+    Args:
+        page: Its text.
+        records: The records.
+        to_records: The folder of the records as the page links to it.
+
+    Raises:
+        ValueError: A place has an unknown name.
+    """
+
+    def fill(place: re.Match[str]) -> str:
+        name = place["name"]
+        if name not in TABLES:
+            raise ValueError(f"there is no table `{name}`, expected one of {', '.join(TABLES)}")
+        body = TABLES[name](records) or UNMEASURED
+        return f"{place['head']}{body.replace('RECORDS/', f'{to_records}/')}{place['foot']}"
+
+    return PLACE.sub(fill, page)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="Renew the tables of pages from records.")
+    parser.add_argument("pages", nargs="*", type=Path, help="pages (docs/economics.md and README.md)")
+    parser.add_argument("--records", type=Path, default=RECORDS, help="the folder of the records")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit with 1 if something would change")
+    args = parser.parse_args(argv)
+    try:
+        records = read_records(args.records)
+        stale = 0
+        for page in args.pages or PAGES:
+            to_records = _relative(args.records.resolve(), page.resolve().parent)
+            old = page.read_text(encoding="utf-8")
+            new = renewed(old, records, to_records)
+            if new != old:
+                stale += 1
+                print(f"{page}: {'stale' if args.check else 'renewed'}", file=sys.stderr)
+                if not args.check:
+                    page.write_text(new, encoding="utf-8")
+    except (OSError, ValueError, KeyError) as error:
+        print(f"economics: {error!r}", file=sys.stderr)
+        return 1
+    return 1 if args.check and stale else 0
+
+
+def _relative(path: Path, start: Path) -> str:
+    """The way from a folder to a path, as links have it."""
+    common = 0
+    while common < min(len(path.parts), len(start.parts)) and path.parts[common] == start.parts[common]:
+        common += 1
+    return "/".join([".."] * (len(start.parts) - common) + list(path.parts[common:]))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
