@@ -83,9 +83,11 @@ impl Session {
         if logits.len() != rows * n_vocab {
             return Err(Error::Internal(format!("room for {} logits, {rows} rows have {n_vocab} each", logits.len())));
         }
+        self.cache.hold();
         let result = self.passes(tokens, want, logits, progress);
-        if result.is_err() {
-            self.cache.truncate(before)?;
+        match result {
+            Ok(()) => self.cache.release(),
+            Err(_) => self.cache.restore(),
         }
         result
     }

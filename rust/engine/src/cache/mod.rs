@@ -9,7 +9,8 @@
 //! - **K1** What is cached for positions `0 .. len` is a function of the tokens alone; nothing at or after `len` is ever read (I5).
 //! - **K2** `truncate` lowers `len` and touches no number. A window group keeps [`REWIND`] positions more than its window, so a truncation by
 //!   less than that, or to zero, is always possible; a further one is an error and changes nothing.
-//! - **K3** Memory of a window group is bounded by window + [`REWIND`] + one forward, not by the context.
+//! - **K3** Memory of a window group is bounded by window + [`REWIND`] + one forward, not by the context; twice that during a forward of several passes.
+//! - **K4** Between `hold` and `release`, what windows forget is kept aside, so that `restore` gives back what there was at `hold`, however far that is.
 
 use std::collections::VecDeque;
 
@@ -42,6 +43,14 @@ struct Group {
     /// Blocks `first .. first + blocks.len()`.
     blocks: VecDeque<Arena>,
     first: usize,
+    /// Blocks from before the hold that were forgotten since, which end where `blocks` began then (K4).
+    aside: VecDeque<Arena>,
+}
+
+impl Group {
+    fn new(window: Option<usize>) -> Group {
+        Group { window, block_bytes: 0, blocks: VecDeque::new(), first: 0, aside: VecDeque::new() }
+    }
 }
 
 /// See the module.
@@ -50,6 +59,8 @@ pub struct KvCache {
     kind: KvKind,
     n_ctx: usize,
     len: usize,
+    /// Where a forward of several passes began, while it runs.
+    held: Option<usize>,
     groups: Vec<Group>,
     /// A place for each layer; layers that share another's keys have that one's.
     places: Vec<Place>,
@@ -74,13 +85,13 @@ impl KvCache {
                 expected: format!("f16: heads of {} numbers are no multiple of 32", layer.head_dim),
             })?;
             let group = groups.iter().position(|g| g.window == layer.window).unwrap_or_else(|| {
-                groups.push(Group { window: layer.window, block_bytes: 0, blocks: VecDeque::new(), first: 0 });
+                groups.push(Group::new(layer.window));
                 groups.len() - 1
             });
             places.push(Place { group, layout, at: groups[group].block_bytes, n_head_kv: layer.n_head_kv });
             groups[group].block_bytes += layer.n_head_kv * layout.chunk_bytes();
         }
-        Ok(KvCache { kind, n_ctx, len: 0, groups, places })
+        Ok(KvCache { kind, n_ctx, len: 0, held: None, groups, places })
     }
 
     /// Cached positions.
@@ -105,7 +116,7 @@ impl KvCache {
 
     /// Bytes of the blocks that exist.
     pub fn memory_bytes(&self) -> usize {
-        self.groups.iter().map(|g| g.blocks.len() * g.block_bytes).sum()
+        self.groups.iter().map(|g| (g.blocks.len() + g.aside.len()) * g.block_bytes).sum()
     }
 
     /// Makes room for `n` positions after the cached ones.
@@ -132,10 +143,42 @@ impl KvCache {
             let Some(window) = group.window else { continue };
             let oldest = self.len.saturating_sub(window + REWIND) / CHUNK;
             while group.first < oldest && group.blocks.len() > 1 {
-                group.blocks.pop_front();
+                let block = group.blocks.pop_front();
+                if self.held.is_some_and(|held| group.first * CHUNK < held) {
+                    group.aside.extend(block);
+                }
                 group.first += 1;
             }
         }
+    }
+
+    /// From now on keeps aside what is needed to come back to this point (K4).
+    pub(crate) fn hold(&mut self) {
+        self.release();
+        self.held = Some(self.len);
+    }
+
+    /// Ends a hold: nothing is kept aside any more.
+    pub(crate) fn release(&mut self) {
+        self.held = None;
+        self.groups.iter_mut().for_each(|group| group.aside.clear());
+    }
+
+    /// Goes back to where the hold began, and ends it.
+    pub(crate) fn restore(&mut self) {
+        let Some(held) = self.held.take() else { return };
+        for group in &mut self.groups {
+            if group.first * CHUNK > held.next_multiple_of(CHUNK) {
+                // Blocks in between are gone; none of them holds a position before the hold.
+                group.first = held.div_ceil(CHUNK);
+                group.blocks.clear();
+            }
+            group.first -= group.aside.len();
+            while let Some(block) = group.aside.pop_back() {
+                group.blocks.push_front(block);
+            }
+        }
+        self.len = held;
     }
 
     /// Forgets everything after the first `n` positions (K2). More than are cached: nothing changes.
@@ -175,6 +218,7 @@ impl KvCache {
             kind: self.kind,
             n_ctx: self.n_ctx,
             len: self.len,
+            held: None,
             groups: Vec::new(),
             places: self.places.clone(),
         };
@@ -190,6 +234,7 @@ impl KvCache {
                 block_bytes: group.block_bytes,
                 blocks,
                 first: group.first,
+                aside: VecDeque::new(),
             });
         }
         copy.truncate(n)?;

@@ -7,20 +7,24 @@
 //! | `rewind` | I5: truncated, copied and failed caches are fresh ones |
 //! | `lossless` | I3, I6, obligations 1, 2, 3, 7: rows, draws, streams, distributions, whatever the source |
 //! | `failures` | I1, I2, I5, obligation 4: no unverified row outlives a failure |
+//! | `families` | I4, I5, I6 for every family, where windows move |
 //! | `gate` | obligation 5: the gate changes no stream |
 //! | `ends` | obligation 6: stops, budgets and contexts that end inside a draft |
 //!
-//! `models` makes the models, `cast` the draft sources, `rig` the decoders and their comparison.
+//! `models` makes the models from random `blocks`, `twin` computes them plainly, `cast` the draft sources, `rig` the decoders and their comparison.
 
 #![allow(clippy::unwrap_used, reason = "a test may fail anywhere")]
 
 mod batch;
+mod blocks;
 mod cast;
 mod ends;
 mod exact;
 mod failures;
+mod families;
 mod gate;
 mod lossless;
 mod models;
 mod rewind;
 mod rig;
+mod twin;

@@ -1,7 +1,6 @@
 //! Tiny random models: any family, any weight format, a byte-level vocabulary, written as a GGUF file in memory.
 //!
-//! - Weights have standard deviation 1/√k and mean near 0 whatever the format, so activations stay of order 1. Blocks are made of random codes; only scales
-//!   and minimums are chosen.
+//! - Weights have standard deviation 1/√k and mean near 0 whatever the format ([`crate::blocks`]), so activations stay of order 1.
 //! - Logits have standard deviation [`Spec::logit_std`]: at 3 a temperature of 0.8 is diverse, and greedy text soon repeats itself, so that drafts hit.
 //! - Tokens include single bytes and pieces of characters, so characters and stop texts span tokens.
 
@@ -11,40 +10,10 @@ use quoth_engine::gguf::testing::{GgufBuilder, Kv};
 use quoth_engine::gguf::{GgmlType, GgufFile};
 use quoth_engine::model::{LoadOptions, Model};
 use quoth_engine::vocab::Vocab;
-use quoth_kernels::half::f32_to_f16;
 use quoth_kernels::{Format, KernelSet};
 
-/// Numbers of SplitMix64.
-#[derive(Debug, Clone)]
-pub(crate) struct Dice(pub u64);
-
-impl Dice {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// Uniform in [0, 1).
-    pub(crate) fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Bell-shaped, standard deviation 1: the sum of twelve.
-    pub(crate) fn bell(&mut self) -> f64 {
-        (0..12).map(|_| self.share()).sum::<f64>() - 6.0
-    }
-
-    pub(crate) fn tokens(&mut self, n: usize, n_vocab: usize) -> Vec<u32> {
-        (0..n).map(|_| self.below(n_vocab) as u32).collect()
-    }
-}
+pub(crate) use crate::blocks::Dice;
+use crate::blocks::{ggml_type, random_blocks};
 
 /// What stands in the file for the rotary scaling.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -77,6 +46,16 @@ pub(crate) struct Spec {
     /// Leading numbers of a head that rotate.
     pub(crate) rope_dims: usize,
     pub(crate) scaling: Scaling,
+    /// Positions that windowed layers see; 0: there are no such layers.
+    pub(crate) window: usize,
+    /// Last layers that have no keys and values of their own.
+    pub(crate) shared: usize,
+    /// Experts, how many serve a row, width of one; zeros: none.
+    pub(crate) experts: (usize, usize, usize),
+    /// Width of the per-layer embeddings; 0: none.
+    pub(crate) per_layer: usize,
+    /// Bound of the logits; 0: none.
+    pub(crate) soft_cap: f32,
     pub(crate) logit_std: f64,
     /// Standard deviation of the embeddings: the larger, the less a token depends on what is further back.
     pub(crate) embed_std: f64,
@@ -89,10 +68,29 @@ pub(crate) struct Spec {
 pub(crate) const EOS: u32 = 0;
 pub(crate) const EOT: u32 = 1;
 
+/// Every family that is supported, gemma4 dense and with experts.
+pub(crate) const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "gemma4", "gemma4moe"];
+
 impl Spec {
-    /// A small model of a family whose matrices have one format.
-    pub(crate) fn of(arch: &'static str, format: Format) -> Spec {
+    /// A small model of a family whose matrices have one format. Layers of the gemmas are windowed by turns, with a window of 24.
+    pub(crate) fn of(family: &'static str, format: Format) -> Spec {
         let wide = format.layout().len == 256;
+        let width = if wide { 256 } else { 32 };
+        let dense = Spec::dense(family, format, wide);
+        match family {
+            "qwen3moe" => Spec { experts: (6, 2, width), ..dense },
+            "gemma3" => Spec { tied: true, n_layer: 3, window: 24, ..dense },
+            "gemma4" => {
+                Spec { tied: true, n_layer: 4, window: 24, shared: 2, per_layer: width, soft_cap: 8.0, ..dense }
+            }
+            "gemma4moe" => {
+                Spec { arch: "gemma4", tied: true, window: 24, experts: (6, 2, width), soft_cap: 8.0, ..dense }
+            }
+            _ => dense,
+        }
+    }
+
+    fn dense(arch: &'static str, format: Format, wide: bool) -> Spec {
         let (n_embd, n_head, n_head_kv) = if wide { (256, 8, 2) } else { (64, 2, 1) };
         Spec {
             arch,
@@ -109,11 +107,66 @@ impl Spec {
             head_dim: 32,
             rope_dims: 32,
             scaling: Scaling::None,
+            window: 0,
+            shared: 0,
+            experts: (0, 0, 0),
+            per_layer: 0,
+            soft_cap: 0.0,
             logit_std: 3.0,
             embed_std: 1.0,
             seed: 1,
             poisoned: Vec::new(),
         }
+    }
+
+    pub(crate) fn is_gemma(&self) -> bool {
+        self.arch.starts_with("gemma")
+    }
+
+    /// Whether a layer sees only the window: of gemma3's every third does not, of gemma4's every second; others have one window or none for all.
+    pub(crate) fn windowed(&self, layer: usize) -> bool {
+        match self.arch {
+            "gemma3" => !(layer + 1).is_multiple_of(3),
+            "gemma4" => layer.is_multiple_of(2),
+            _ => self.window > 0,
+        }
+    }
+
+    /// Numbers of a layer's heads.
+    pub(crate) fn dim(&self, layer: usize) -> usize {
+        if self.arch == "gemma4" && !self.windowed(layer) { 2 * self.head_dim } else { self.head_dim }
+    }
+
+    /// Numbers of a layer's heads that rotate, or over which exponents spread.
+    pub(crate) fn rope_dims(&self, layer: usize) -> usize {
+        if self.arch == "gemma4" { self.dim(layer) } else { self.rope_dims }
+    }
+
+    /// Width of a layer's dense feed-forward; 0: none.
+    pub(crate) fn ff(&self, layer: usize) -> usize {
+        match self.arch {
+            "qwen3moe" => 0,
+            _ if self.shares(layer) => 2 * self.n_ff,
+            _ => self.n_ff,
+        }
+    }
+
+    /// Whether a layer reads the keys and values of an earlier one.
+    pub(crate) fn shares(&self, layer: usize) -> bool {
+        layer >= self.n_layer - self.shared
+    }
+
+    /// The layer whose keys and values a layer reads.
+    pub(crate) fn owner(&self, layer: usize) -> usize {
+        if !self.shares(layer) {
+            return layer;
+        }
+        (0..self.n_layer - self.shared).rev().find(|o| self.windowed(*o) == self.windowed(layer)).unwrap()
+    }
+
+    /// Whether a layer's values are its keys before norm and rotation.
+    pub(crate) fn value_is_key(&self, layer: usize) -> bool {
+        self.arch == "gemma4" && self.experts.0 > 0 && !self.windowed(layer)
     }
 
     /// The smallest and fastest, whose greedy text repeats itself now and then: for tests of the decoder, which need many tokens.
@@ -178,14 +231,20 @@ impl Maker<'_> {
         self.kv(&key("context_length"), 4096u32);
         self.kv(&key("embedding_length"), s.n_embd as u32);
         self.kv(&key("block_count"), s.n_layer as u32);
-        self.kv(&key("feed_forward_length"), s.n_ff as u32);
+        let ff: Vec<u32> = (0..s.n_layer).map(|layer| s.ff(layer) as u32).collect();
+        match s.shared {
+            0 => self.kv(&key("feed_forward_length"), s.n_ff as u32),
+            _ => self.kv(&key("feed_forward_length"), ff),
+        }
         self.kv(&key("attention.head_count"), s.n_head as u32);
         self.kv(&key("attention.head_count_kv"), s.n_head_kv as u32);
-        self.kv(&key("attention.key_length"), s.head_dim as u32);
-        self.kv(&key("attention.value_length"), s.head_dim as u32);
+        let whole = if s.arch == "gemma4" { 2 * s.head_dim } else { s.head_dim };
+        self.kv(&key("attention.key_length"), whole as u32);
+        self.kv(&key("attention.value_length"), whole as u32);
         self.kv(&key("attention.layer_norm_rms_epsilon"), 1e-5f32);
-        self.kv(&key("rope.dimension_count"), s.rope_dims as u32);
+        self.kv(&key("rope.dimension_count"), if s.arch == "gemma4" { whole } else { s.rope_dims } as u32);
         self.kv(&key("rope.freq_base"), 10_000f32);
+        self.family_metadata();
         match s.scaling {
             Scaling::None | Scaling::Factors => {}
             Scaling::Linear(factor) => {
@@ -209,9 +268,40 @@ impl Maker<'_> {
         self.kv("tokenizer.ggml.add_bos_token", false);
     }
 
+    /// What only some families say.
+    fn family_metadata(&mut self) {
+        let s = self.spec.clone();
+        let key = |name: &str| format!("{}.{name}", s.arch);
+        if s.window > 0 {
+            self.kv(&key("attention.sliding_window"), s.window as u32);
+        }
+        if s.is_gemma() {
+            self.kv(&key("rope.freq_base_swa"), 1000f32);
+        }
+        if s.arch == "gemma3" {
+            self.kv(&key("attention.sliding_window_pattern"), 3u32);
+        }
+        if s.arch == "gemma4" {
+            let pattern: Vec<bool> = (0..s.n_layer).map(|layer| s.windowed(layer)).collect();
+            self.kv(&key("attention.sliding_window_pattern"), pattern);
+            self.kv(&key("attention.key_length_swa"), s.head_dim as u32);
+            self.kv(&key("attention.value_length_swa"), s.head_dim as u32);
+            self.kv(&key("rope.dimension_count_swa"), s.head_dim as u32);
+            self.kv(&key("attention.shared_kv_layers"), s.shared as u32);
+            self.kv(&key("embedding_length_per_layer_input"), s.per_layer as u32);
+        }
+        if s.soft_cap > 0.0 {
+            self.kv(&key("final_logit_softcapping"), s.soft_cap);
+        }
+        if s.experts.0 > 0 {
+            self.kv(&key("expert_count"), s.experts.0 as u32);
+            self.kv(&key("expert_used_count"), s.experts.1 as u32);
+            self.kv(&key("expert_feed_forward_length"), s.experts.2 as u32);
+        }
+    }
+
     fn weights(&mut self) {
         let s = self.spec.clone();
-        let (n_q, n_kv) = (s.n_head * s.head_dim, s.n_head_kv * s.head_dim);
         let outer = if s.poisoned.is_empty() { s.outer } else { Format::F32 };
         // A tied output makes the logits; its rows are then made as large as logits want them.
         let embedding = if s.tied { s.logit_std } else { s.embed_std };
@@ -220,33 +310,104 @@ impl Maker<'_> {
             self.matrix("output.weight", s.outer, s.n_embd, s.n_vocab, s.logit_std);
         }
         self.vector("output_norm.weight", s.n_embd, 1.0, 0.1);
-        if s.scaling == Scaling::Factors {
+        if s.scaling == Scaling::Factors && s.arch == "llama" {
             self.vector("rope_freqs.weight", s.rope_dims / 2, 4.0, 0.9);
         }
-        for layer in 0..s.n_layer {
-            let name = |role: &str| format!("blk.{layer}.{role}");
-            self.vector(&name("attn_norm.weight"), s.n_embd, 1.0, 0.1);
-            self.vector(&name("ffn_norm.weight"), s.n_embd, 1.0, 0.1);
-            if s.arch == "qwen3" {
-                self.vector(&name("attn_q_norm.weight"), s.head_dim, 1.5, 0.2);
-                self.vector(&name("attn_k_norm.weight"), s.head_dim, 1.5, 0.2);
-            }
-            if s.arch == "qwen2" || s.biases {
-                self.vector(&name("attn_q.bias"), n_q, 0.0, 0.5);
-                self.vector(&name("attn_k.bias"), n_kv, 0.0, 0.5);
-                self.vector(&name("attn_v.bias"), n_kv, 0.0, 0.5);
-            }
-            if s.biases && s.arch == "llama" {
-                self.vector(&name("attn_output.bias"), s.n_embd, 0.0, 0.2);
-            }
-            self.matrix(&name("attn_q.weight"), s.format, s.n_embd, n_q, 1.5);
-            self.matrix(&name("attn_k.weight"), s.format, s.n_embd, n_kv, 1.5);
-            self.matrix(&name("attn_v.weight"), s.format, s.n_embd, n_kv, 1.0);
-            self.matrix(&name("attn_output.weight"), s.format, n_q, s.n_embd, 1.0);
-            self.matrix(&name("ffn_gate.weight"), s.format, s.n_embd, s.n_ff, 1.0);
-            self.matrix(&name("ffn_up.weight"), s.format, s.n_embd, s.n_ff, 1.0);
-            self.matrix(&name("ffn_down.weight"), s.format, s.n_ff, s.n_embd, 1.0);
+        if s.arch == "gemma4" {
+            // The first half of the pairs of a full layer rotates, the rest stays.
+            let factors = (0..s.head_dim).map(|i| if i < s.head_dim / 2 { 1.0 } else { 1e30 });
+            self.values("rope_freqs.weight", factors.collect());
         }
+        if s.per_layer > 0 {
+            let all = s.per_layer * s.n_layer;
+            let rows = (s.n_layer as f64).sqrt();
+            self.matrix("per_layer_token_embd.weight", s.format, all, s.n_vocab, rows);
+            self.matrix("per_layer_model_proj.weight", s.format, s.n_embd, all, 1.0);
+            self.vector("per_layer_proj_norm.weight", s.per_layer, 1.0, 0.2);
+        }
+        for layer in 0..s.n_layer {
+            self.attention(layer);
+            self.feed_forward(layer);
+            let name = |role: &str| format!("blk.{layer}.{role}");
+            if s.per_layer > 0 {
+                self.matrix(&name("inp_gate.weight"), s.format, s.n_embd, s.per_layer, 0.5);
+                self.matrix(&name("proj.weight"), s.format, s.per_layer, s.n_embd, 1.0);
+                self.vector(&name("post_norm.weight"), s.n_embd, 1.0, 0.2);
+            }
+            if s.arch == "gemma4" {
+                self.vector(&name("layer_output_scale.weight"), 1, 0.8, 0.05);
+            }
+        }
+    }
+
+    fn attention(&mut self, layer: usize) {
+        let s = self.spec.clone();
+        let name = |role: &str| format!("blk.{layer}.{role}");
+        let dim = s.dim(layer);
+        let (n_q, n_kv) = (s.n_head * dim, s.n_head_kv * dim);
+        self.vector(&name("attn_norm.weight"), s.n_embd, 1.0, 0.1);
+        if matches!(s.arch, "qwen3" | "qwen3moe") || s.is_gemma() {
+            // gemma4 does not scale scores, so its norms must be smaller.
+            let (mean, std) = if s.arch == "gemma4" { (0.5, 0.07) } else { (1.5, 0.2) };
+            self.vector(&name("attn_q_norm.weight"), dim, mean, std);
+            if !s.shares(layer) {
+                self.vector(&name("attn_k_norm.weight"), dim, mean, std);
+            }
+        }
+        if s.arch == "qwen2" || s.biases {
+            self.vector(&name("attn_q.bias"), n_q, 0.0, 0.5);
+            self.vector(&name("attn_k.bias"), n_kv, 0.0, 0.5);
+            self.vector(&name("attn_v.bias"), n_kv, 0.0, 0.5);
+        }
+        if s.biases && s.arch == "llama" {
+            self.vector(&name("attn_output.bias"), s.n_embd, 0.0, 0.2);
+        }
+        self.matrix(&name("attn_q.weight"), s.format, s.n_embd, n_q, 1.5);
+        if !s.shares(layer) {
+            self.matrix(&name("attn_k.weight"), s.format, s.n_embd, n_kv, 1.5);
+            if !s.value_is_key(layer) {
+                self.matrix(&name("attn_v.weight"), s.format, s.n_embd, n_kv, 1.0);
+            }
+        }
+        self.matrix(&name("attn_output.weight"), s.format, n_q, s.n_embd, 1.0);
+        if s.is_gemma() {
+            self.vector(&name("post_attention_norm.weight"), s.n_embd, 1.0, 0.2);
+        }
+    }
+
+    fn feed_forward(&mut self, layer: usize) {
+        let s = self.spec.clone();
+        let name = |role: &str| format!("blk.{layer}.{role}");
+        let n_ff = s.ff(layer);
+        self.vector(&name("ffn_norm.weight"), s.n_embd, 1.0, 0.1);
+        if n_ff > 0 {
+            self.matrix(&name("ffn_gate.weight"), s.format, s.n_embd, n_ff, 1.0);
+            self.matrix(&name("ffn_up.weight"), s.format, s.n_embd, n_ff, 1.0);
+            self.matrix(&name("ffn_down.weight"), s.format, n_ff, s.n_embd, 1.0);
+        }
+        if s.is_gemma() {
+            self.vector(&name("post_ffw_norm.weight"), s.n_embd, 1.0, 0.2);
+        }
+        let (count, _, n_ff) = s.experts;
+        if count == 0 {
+            return;
+        }
+        if s.is_gemma() {
+            // The router's input is divided by the root of its width.
+            let width = (s.n_embd as f64).sqrt();
+            self.matrix(&name("ffn_gate_inp.weight"), Format::F32, s.n_embd, count, 2.0 * width);
+            self.vector(&name("ffn_gate_inp.scale"), s.n_embd, 1.0, 0.2);
+            self.vector(&name("ffn_down_exps.scale"), count, 1.0, 0.2);
+            for role in ["post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"] {
+                self.vector(&name(&format!("{role}.weight")), s.n_embd, 1.0, 0.2);
+            }
+            self.matrices(&name("ffn_gate_up_exps.weight"), s.format, [s.n_embd, 2 * n_ff, count], 1.0);
+        } else {
+            self.matrix(&name("ffn_gate_inp.weight"), Format::F32, s.n_embd, count, 2.0);
+            self.matrices(&name("ffn_gate_exps.weight"), s.format, [s.n_embd, n_ff, count], 1.0);
+            self.matrices(&name("ffn_up_exps.weight"), s.format, [s.n_embd, n_ff, count], 1.0);
+        }
+        self.matrices(&name("ffn_down_exps.weight"), s.format, [n_ff, s.n_embd, count], 1.0);
     }
 
     fn dice(&self, name: &str) -> Dice {
@@ -256,89 +417,37 @@ impl Maker<'_> {
 
     fn vector(&mut self, name: &str, n: usize, mean: f64, std: f64) {
         let mut dice = self.dice(name);
-        let values: Vec<f32> = (0..n).map(|_| (mean + std * dice.bell().clamp(-3.0, 3.0)) as f32).collect();
+        self.values(name, (0..n).map(|_| (mean + std * dice.bell().clamp(-3.0, 3.0)) as f32).collect());
+    }
+
+    fn values(&mut self, name: &str, values: Vec<f32>) {
+        let n = values.len();
         let raw: Vec<u8> = values.iter().flat_map(|v| v.to_le_bytes()).collect();
         self.builder = std::mem::take(&mut self.builder).tensor(name, &[n as u64], GgmlType::F32, &raw);
         self.tensors.push((name.to_owned(), values));
     }
 
     fn matrix(&mut self, name: &str, format: Format, k: usize, n: usize, std: f64) {
-        let mut raw = random_blocks(format, n * k, std / (k as f64).sqrt(), &mut self.dice(name));
+        self.matrices(name, format, [k, n, 1], std);
+    }
+
+    fn matrices(&mut self, name: &str, format: Format, [k, n, count]: [usize; 3], std: f64) {
+        let n_all = n * count;
+        let mut raw = random_blocks(format, n_all * k, std / (k as f64).sqrt(), &mut self.dice(name));
         if name == "token_embd.weight" {
             for token in &self.spec.poisoned {
                 let at = (*token as usize * k + 1) * 4;
                 raw[at..at + 4].copy_from_slice(&f32::NAN.to_le_bytes());
             }
         }
-        let mut values = vec![0.0; n * k];
+        let mut values = vec![0.0; n_all * k];
         format.dequantize(&raw, &mut values);
         let ty = ggml_type(format);
-        self.builder = std::mem::take(&mut self.builder).tensor(name, &[k as u64, n as u64], ty, &raw);
+        let dims = [k as u64, n as u64, count as u64];
+        let dims = if count == 1 { &dims[..2] } else { &dims[..] };
+        self.builder = std::mem::take(&mut self.builder).tensor(name, dims, ty, &raw);
         self.tensors.push((name.to_owned(), values));
     }
-}
-
-/// The tensor type of a format.
-pub(crate) fn ggml_type(format: Format) -> GgmlType {
-    (0..64).find(|id| Format::from_ggml_id(*id) == Some(format)).and_then(GgmlType::from_id).unwrap()
-}
-
-/// Offsets of a block's scale and of what else is a half: whether that is added (`m`) or multiplied (`dmin`), both are minimums.
-fn halves(format: Format) -> (usize, Option<usize>) {
-    match format {
-        Format::Q8_0 | Format::Q4_0 | Format::Q5_0 | Format::IQ4_NL | Format::IQ4_XS => (0, None),
-        Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => (0, Some(2)),
-        Format::Q2_K => (80, Some(82)),
-        Format::Q3_K => (108, None),
-        Format::Q6_K => (208, None),
-        Format::F32 | Format::F16 | Format::BF16 => unreachable!("floats have no scale"),
-    }
-}
-
-/// `n` weights of a standard deviation in a format: random codes, scales to fit.
-pub(crate) fn random_blocks(format: Format, n: usize, std: f64, dice: &mut Dice) -> Vec<u8> {
-    let layout = format.layout();
-    let mut raw = Vec::with_capacity(n / layout.len * layout.bytes);
-    for _ in 0..n / layout.len {
-        let value = (std * dice.bell()) as f32;
-        match format {
-            Format::F32 => raw.extend(value.to_le_bytes()),
-            Format::F16 => raw.extend(f32_to_f16(value).to_le_bytes()),
-            Format::BF16 => raw.extend(((value.to_bits() >> 16) as u16).to_le_bytes()),
-            _ => raw.extend(random_block(format, std, dice)),
-        }
-    }
-    raw
-}
-
-fn random_block(format: Format, std: f64, dice: &mut Dice) -> Vec<u8> {
-    let layout = format.layout();
-    let (scale, min) = halves(format);
-    let mut block: Vec<u8> = (0..layout.bytes).map(|_| dice.next() as u8).collect();
-    if format == Format::Q8_0 {
-        // Writers never make -128.
-        block[2..].iter_mut().filter(|c| **c == 0x80).for_each(|c| *c = 0);
-    }
-    let expanded = |block: &mut Vec<u8>, d: f32, m: f32| {
-        block[scale..scale + 2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
-        if let Some(min) = min {
-            block[min..min + 2].copy_from_slice(&f32_to_f16(m).to_le_bytes());
-        }
-        let mut values = vec![0.0; layout.len];
-        format.dequantize(block, &mut values);
-        values
-    };
-    let mean = |values: &[f32]| values.iter().map(|v| f64::from(*v)).sum::<f64>() / values.len() as f64;
-    let codes = expanded(&mut block, 1.0, 0.0);
-    let low = mean(&expanded(&mut block, 0.0, 1.0));
-    let m = if min.is_some() && low != 0.0 { -mean(&codes) / low } else { 0.0 };
-    let centred = expanded(&mut block, 1.0, m as f32);
-    let spread = (centred.iter().map(|v| f64::from(*v).powi(2)).sum::<f64>() / layout.len as f64).sqrt();
-    // Either sign, so that code ranges which lean to one side do not add up over blocks.
-    let sign = if min.is_none() && dice.below(2) == 0 { -1.0 } else { 1.0 };
-    let d = sign * std / spread * (0.75 + 0.5 * dice.share());
-    expanded(&mut block, d as f32, (m * d) as f32);
-    block
 }
 
 /// The letter that stands for a byte in byte-level vocabularies.

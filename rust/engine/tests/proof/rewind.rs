@@ -11,7 +11,7 @@ use quoth_engine::session::Session;
 use quoth_kernels::attend::{CHUNK, KvKind};
 use quoth_kernels::{Format, KernelSet};
 
-fn fresh(model: &Arc<Model>, kind: KvKind, tokens: &[u32]) -> Session {
+pub(crate) fn fresh(model: &Arc<Model>, kind: KvKind, tokens: &[u32]) -> Session {
     let mut session = Session::new(model.clone(), kind).unwrap();
     if !tokens.is_empty() {
         feed(&mut session, tokens);
@@ -20,7 +20,7 @@ fn fresh(model: &Arc<Model>, kind: KvKind, tokens: &[u32]) -> Session {
 }
 
 /// The session holds exactly these tokens, as a fresh one would; the next row is computed on a copy.
-fn assert_holds(session: &Session, model: &Arc<Model>, kind: KvKind, tokens: &[u32], what: &str) {
+pub(crate) fn assert_holds(session: &Session, model: &Arc<Model>, kind: KvKind, tokens: &[u32], what: &str) {
     assert_eq!(session.len(), tokens.len(), "{what}");
     let mut twin = fresh(model, kind, tokens);
     assert!(session.cache().same_prefix(twin.cache(), tokens.len()), "{what}: other bytes");
