@@ -38,6 +38,8 @@ pub enum Error {
     /// A value in the metadata that the forward pass does not know how to honour.
     #[error("{file}: key `{key}` is {found}, expected {expected}")]
     UnsupportedValue { file: String, key: String, found: String, expected: String },
+    #[error("{file}: key `{key}` is not known to architecture `{arch}`")]
+    UnknownKey { file: String, key: String, arch: String },
     #[error("{file}: tensor `{tensor}` is missing, expected shape {expected:?}")]
     MissingTensor { file: String, tensor: String, expected: Vec<u64> },
     #[error("{file}: tensor `{tensor}` has shape {found:?}, expected {expected:?}")]
@@ -108,6 +110,7 @@ impl Error {
             | Error::Recurrent { .. }
             | Error::VocabularyOnly { .. }
             | Error::UnsupportedValue { .. }
+            | Error::UnknownKey { .. }
             | Error::MissingTensor { .. }
             | Error::TensorShape { .. }
             | Error::ExtraTensor { .. }

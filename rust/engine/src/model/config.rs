@@ -3,13 +3,14 @@
 //! In: metadata, the family's description ([`super::family`]). Out: a [`Config`], to weights, cache and forward.
 //!
 //! - **C1** Every number is checked against [`crate::limits`] before anything is sized by it.
-//! - **C2** A key that would change the arithmetic and is not honoured here is an error unless it has its neutral value ([`refuse_unless_neutral`]).
+//! - **C2** A key that nobody asks for is an error, unless it has no effect ([`super::keys`]).
 
 use crate::error::{Error, Result};
-use crate::gguf::{GgufFile, Value};
+use crate::gguf::GgufFile;
 use crate::limits;
 
-use super::family::Family;
+use super::family::{Family, Presence};
+use super::keys::{Asked, Keys, file_name};
 
 /// The nonlinearity of a gated feed-forward.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -117,131 +118,6 @@ pub struct Config {
     pub ropes: Vec<RopeConfig>,
 }
 
-/// Metadata keys below the architecture's prefix.
-#[derive(Clone, Copy)]
-pub(crate) struct Keys<'a> {
-    pub(crate) file: &'a GgufFile,
-    pub(crate) arch: &'static str,
-}
-
-impl<'a> Keys<'a> {
-    pub(crate) fn name(&self, key: &str) -> String {
-        format!("{}.{key}", self.arch)
-    }
-
-    pub(crate) fn get(&self, key: &str) -> Option<Value<'a>> {
-        self.file.metadata().get(&self.name(key))
-    }
-
-    pub(crate) fn uint(&self, key: &str) -> Result<Option<usize>> {
-        Ok(self.file.metadata().get_u32(&self.name(key))?.map(|v| v as usize))
-    }
-
-    pub(crate) fn need_uint(&self, key: &str) -> Result<usize> {
-        Ok(self.file.metadata().need_u32(&self.name(key))? as usize)
-    }
-
-    pub(crate) fn float(&self, key: &str) -> Result<Option<f32>> {
-        Ok(self.file.metadata().get_f32(&self.name(key))?)
-    }
-
-    pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>> {
-        Ok(self.file.metadata().get_str(&self.name(key))?)
-    }
-
-    /// One number for each of `n` layers.
-    pub(crate) fn per_layer(&self, key: &str, n: usize) -> Result<Option<Vec<usize>>> {
-        let all = self.file.metadata().get_per_layer_u32(&self.name(key), n)?;
-        Ok(all.map(|all| all.into_iter().map(|v| v as usize).collect()))
-    }
-
-    /// A boolean for each of `n` layers; the key must be there.
-    pub(crate) fn per_layer_bool(&self, key: &str, n: usize) -> Result<Vec<bool>> {
-        let name = self.name(key);
-        let all = self.file.metadata().get_array_bool(&name)?;
-        let all = all.ok_or_else(|| self.file.metadata().missing(&name, "array of bool"))?;
-        if all.len() != n {
-            return Err(self.unsupported(key, format!("{} values", all.len()), format!("one for each of {n} layers")));
-        }
-        Ok(all)
-    }
-
-    /// The error that a key has a value which is not honoured.
-    pub(crate) fn unsupported(
-        &self,
-        key: &str,
-        found: impl std::fmt::Display,
-        expected: impl std::fmt::Display,
-    ) -> Error {
-        Error::UnsupportedValue {
-            file: file_name(self.file),
-            key: self.name(key),
-            found: found.to_string(),
-            expected: expected.to_string(),
-        }
-    }
-
-    /// A number that must lie in `1 ..= most`.
-    pub(crate) fn bounded(&self, key: &str, value: usize, most: usize) -> Result<usize> {
-        if value == 0 || value > most {
-            return Err(self.unsupported(key, value, format!("1 to {most}")));
-        }
-        Ok(value)
-    }
-}
-
-pub(crate) fn file_name(file: &GgufFile) -> String {
-    file.paths().next().map(|p| p.display().to_string()).unwrap_or_default()
-}
-
-/// Keys that change the arithmetic in other engines, and the value that changes nothing (C2).
-const NEUTRAL: &[(&str, f64)] = &[
-    ("attn_logit_softcapping", 0.0),
-    ("attention.clamp_kqv", 0.0),
-    ("attention.max_alibi_bias", 0.0),
-    ("attention.causal", 1.0),
-    ("attention.temperature_scale", 0.0),
-    ("attention.value_residual_mix_lora_rank", 0.0),
-    ("logit_scale", 1.0),
-    ("residual_scale", 1.0),
-    ("embedding_scale", 1.0),
-    ("use_parallel_residual", 0.0),
-    ("router_logit_softcapping", 0.0),
-    ("expert_shared_count", 0.0),
-    ("expert_shared_feed_forward_length", 0.0),
-    ("expert_weights_scale", 1.0),
-    ("expert_weights_norm", 1.0),
-    ("expert_gating_func", 1.0),
-    ("expert_group_count", 0.0),
-    ("expert_group_used_count", 0.0),
-    ("leading_dense_block_count", 0.0),
-    ("nextn_predict_layers", 0.0),
-    ("interleave_moe_layer_step", 1.0),
-    ("rope.scaling.yarn_log_multiplier", 0.0),
-    ("rope.scaling.yarn_ext_factor", 1.0),
-    ("rope.scaling.yarn_attn_factor", 1.0),
-    ("rope.scaling.yarn_beta_fast", 32.0),
-    ("rope.scaling.yarn_beta_slow", 1.0),
-];
-
-/// Refuses keys whose effect is not implemented, unless they have no effect.
-fn refuse_unless_neutral(keys: Keys<'_>) -> Result<()> {
-    for (key, neutral) in NEUTRAL {
-        let found = match keys.get(key) {
-            None => continue,
-            Some(Value::Bool(v)) => f64::from(u8::from(v)),
-            Some(other) => match other.as_float().or(other.as_int().map(|v| v as f64)) {
-                Some(v) => v,
-                None => return Err(keys.unsupported(key, "not a number", neutral)),
-            },
-        };
-        if found != *neutral {
-            return Err(keys.unsupported(key, found, neutral));
-        }
-    }
-    Ok(())
-}
-
 impl Config {
     /// Number of layers.
     pub fn n_layer(&self) -> usize {
@@ -250,12 +126,13 @@ impl Config {
 
     /// Reads and checks the metadata of a file of this family. The vocabulary's size is that of the embedding.
     pub(crate) fn read(file: &GgufFile, family: &Family) -> Result<Config> {
-        let keys = Keys { file, arch: family.arch };
-        refuse_unless_neutral(keys)?;
+        let asked = Asked::default();
+        let keys = Keys { file, arch: family.arch, asked: &asked };
+        keys.refuse_parts_of_models()?;
         let n_layer = keys.bounded("block_count", keys.need_uint("block_count")?, limits::MAX_LAYERS)?;
         let n_embd = keys.bounded("embedding_length", keys.need_uint("embedding_length")?, limits::MAX_WIDTH)?;
         let n_ctx_train = keys.bounded("context_length", keys.need_uint("context_length")?, limits::MAX_CONTEXT)?;
-        let eps = file.metadata().need_f32(&keys.name("attention.layer_norm_rms_epsilon"))?;
+        let eps = keys.need_float("attention.layer_norm_rms_epsilon")?;
         if !(0.0..1.0).contains(&eps) {
             return Err(keys.unsupported("attention.layer_norm_rms_epsilon", eps, "0 to below 1"));
         }
@@ -272,8 +149,10 @@ impl Config {
             layers: layers(keys, n_layer, n_embd)?,
             ropes: Vec::new(),
         };
-        config.ropes.push(rope(keys, config.layers[0].head_dim, file)?);
+        config.ropes.push(rope(keys, config.layers[0].head_dim, family)?);
         (family.configure)(keys, &mut config)?;
+        keys.refuse_activations_other_than(family.activation)?;
+        keys.refuse_what_nobody_asked_for()?;
         config.check(keys)?;
         Ok(config)
     }
@@ -367,7 +246,6 @@ fn layers(keys: Keys<'_>, n_layer: usize, n_embd: usize) -> Result<Vec<LayerConf
         }
         _ => 1.0 / (head_dim as f32).sqrt(),
     };
-    let window = keys.uint("attention.sliding_window")?.filter(|w| *w > 0);
     Ok((0..n_layer)
         .map(|i| LayerConfig {
             n_head: heads[i],
@@ -375,7 +253,7 @@ fn layers(keys: Keys<'_>, n_layer: usize, n_embd: usize) -> Result<Vec<LayerConf
             head_dim,
             n_ff: widths[i],
             rope: 0,
-            window,
+            window: None,
             score_scale,
             shares_kv_of: None,
             experts: None,
@@ -384,7 +262,7 @@ fn layers(keys: Keys<'_>, n_layer: usize, n_embd: usize) -> Result<Vec<LayerConf
 }
 
 /// The rotary embedding as the common keys describe it.
-fn rope(keys: Keys<'_>, head_dim: usize, file: &GgufFile) -> Result<RopeConfig> {
+fn rope(keys: Keys<'_>, head_dim: usize, family: &Family) -> Result<RopeConfig> {
     let dims = keys.uint("rope.dimension_count")?.unwrap_or(head_dim);
     let base = f64::from(keys.float("rope.freq_base")?.unwrap_or(10_000.0));
     let positive = |key: &'static str, value: f32| {
@@ -416,5 +294,10 @@ fn rope(keys: Keys<'_>, head_dim: usize, file: &GgufFile) -> Result<RopeConfig> 
         }
         Some(other) => return Err(keys.unsupported("rope.scaling.type", format!("`{other}`"), "none, linear or yarn")),
     };
-    Ok(RopeConfig { dims, span: dims, base, scaling, factors: file.tensor("rope_freqs.weight").is_some() })
+    let factors = match family.rope_factors {
+        Presence::Needed => true,
+        Presence::Optional => keys.file.tensor("rope_freqs.weight").is_some(),
+        Presence::Never => false,
+    };
+    Ok(RopeConfig { dims, span: dims, base, scaling, factors })
 }

@@ -5,11 +5,12 @@
 //! - **L1** The arena is as large as the tensors it holds (rows padded to 16): there is no second copy, and the file is not needed afterwards.
 //! - **L2** A tensor that the family wants and the file lacks, one of another shape, of a type that is not computed with, and one that nobody asked for are
 //!   errors by name, before anything is read.
-//! - **L3** Rows of q and k whose rotary pairs are adjacent are reordered here, so that the forward knows one layout.
+//! - **L3** A tensor that a family may have, all of its layers have or none: one that only some have is missing in the others.
+//! - **L4** Rows of q and k whose rotary pairs are adjacent are reordered here, so that the forward knows one layout.
 //!
 //! Cost: each byte is read once and written once; all threads take jobs of about a megabyte.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
@@ -18,8 +19,8 @@ use quoth_kernels::Format;
 use quoth_kernels::format::PANEL;
 use quoth_kernels::matmul::Panels;
 
-use super::config::file_name;
 use super::family::{Pairs, Presence};
+use super::keys::file_name;
 use crate::error::{Error, Result};
 use crate::gguf::{GgufFile, TensorInfo};
 use crate::pool::Pool;
@@ -140,16 +141,38 @@ pub(crate) struct Plan<'a> {
     jobs: Vec<Job>,
     bytes: usize,
     asked: HashSet<String>,
+    /// Optional tensors by their role in a layer: whether the first layer that was asked about has it, and its name there.
+    optional: HashMap<String, (bool, String)>,
 }
 
 impl<'a> Plan<'a> {
     pub(crate) fn new(file: &'a GgufFile, arch: &'static str) -> Self {
-        Plan { file, arch, jobs: Vec::new(), bytes: 0, asked: HashSet::new() }
+        Plan { file, arch, jobs: Vec::new(), bytes: 0, asked: HashSet::new(), optional: HashMap::new() }
     }
 
     /// Whether the file has a tensor; asking does not use it.
     pub(crate) fn has(&self, name: &str) -> bool {
         self.file.tensor(name).is_some()
+    }
+
+    /// Whether the file has an optional tensor of a layer; all layers that are asked about must agree (L3).
+    pub(crate) fn has_in_every_layer(&mut self, name: &str, shape: &[usize]) -> Result<bool> {
+        let has = self.has(name);
+        let role = name.strip_prefix("blk.").and_then(|rest| rest.split_once('.')).map_or(name, |(_, role)| role);
+        // Biases of query, key and value come together.
+        let role = if matches!(role, "attn_k.bias" | "attn_v.bias") { "attn_q.bias" } else { role };
+        let (first, first_name) = self.optional.entry(role.to_owned()).or_insert_with(|| (has, name.to_owned()));
+        if *first == has {
+            return Ok(has);
+        }
+        let tensor = if has { first_name.clone() } else { name.to_owned() };
+        let expected = shape.iter().map(|d| *d as u64).collect();
+        Err(Error::MissingTensor { file: file_name(self.file), tensor, expected })
+    }
+
+    /// Accepts a tensor that some writers keep and no computation uses; its shape must fit all the same.
+    pub(crate) fn unused(&mut self, name: &str, shape: &[usize]) -> Result<()> {
+        if self.has(name) { self.find(name, shape).map(drop) } else { Ok(()) }
     }
 
     /// The tensor of this name and exactly this shape, its type checked.
@@ -238,7 +261,7 @@ impl<'a> Plan<'a> {
     pub(crate) fn vector_if(&mut self, presence: Presence, name: &str, n: usize) -> Result<Option<Vec<f32>>> {
         match presence {
             Presence::Needed => self.vector(name, n).map(Some),
-            Presence::Optional if self.has(name) => self.vector(name, n).map(Some),
+            Presence::Optional if self.has_in_every_layer(name, &[n])? => self.vector(name, n).map(Some),
             Presence::Optional | Presence::Never => Ok(None),
         }
     }

@@ -4,7 +4,7 @@
 //!
 //! | file | what |
 //! | --- | --- |
-//! | [`config`], [`family`] | the numbers of a model; what differs between families |
+//! | [`config`], [`keys`], [`family`] | the numbers of a model; the metadata they come from; what differs between families |
 //! | [`load`], [`weights`] | tensors to panels; which tensor has which role |
 //! | [`rope`], [`rows`] | rotary tables; activations packed for products |
 //! | [`forward`], [`attention`], [`feed`], [`experts`], [`per_layer`], [`head`] | rows through the layers |
@@ -16,6 +16,7 @@ pub mod family;
 pub(crate) mod feed;
 pub(crate) mod forward;
 pub(crate) mod head;
+pub(crate) mod keys;
 pub(crate) mod load;
 pub(crate) mod per_layer;
 pub(crate) mod rope;
@@ -95,7 +96,7 @@ impl Model {
             return Err(Error::Option { what: "threads", found: options.threads.to_string(), expected });
         }
         let arch = file.metadata().need_str("general.architecture")?;
-        let family = family::find(arch, &config::file_name(file))?;
+        let family = family::find(arch, &keys::file_name(file))?;
         let config = Config::read(file, family)?;
         let mut plan = Plan::new(file, family.arch);
         let weights = Weights::plan(&mut plan, &config, family)?;

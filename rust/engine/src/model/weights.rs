@@ -182,11 +182,16 @@ fn attention(
     let bias = family.qkv_bias;
     let output_bias = if bias == Presence::Optional { bias } else { Presence::Never };
     let kv = if layer.shares_kv_of.is_some() {
+        plan.unused(&format!("{blk}.attn_k.weight"), &[n_embd, n_kv])?;
+        plan.unused(&format!("{blk}.attn_v.weight"), &[n_embd, n_kv])?;
+        plan.unused(&format!("{blk}.attn_k_norm.weight"), &[dim])?;
         None
     } else {
         let k = plan.rotary(&format!("{blk}.attn_k.weight"), n_embd, n_kv, pairs, dim, dims)?;
         let value = format!("{blk}.attn_v.weight");
-        let v = if family.value_from_key && !plan.has(&value) { k } else { plan.matrix(&value, n_embd, n_kv)? };
+        let may_lack = family.value_from_key && layer.window.is_none();
+        let lacks = may_lack && !plan.has_in_every_layer(&value, &[n_embd, n_kv])?;
+        let v = if lacks { k } else { plan.matrix(&value, n_embd, n_kv)? };
         Some(KeyValue {
             k: Linear {
                 matrix: k,

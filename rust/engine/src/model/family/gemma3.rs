@@ -29,7 +29,7 @@ pub(super) const FAMILY: Family = Family {
             }
         };
         windows(keys, config, &windowed)?;
-        if n_layer == DEEPEST {
+        if n_layer == DEEPEST && keys.float("attention.scale")?.is_none_or(|scale| scale == 0.0) {
             for layer in &mut config.layers {
                 layer.score_scale = 1.0 / ((config.n_embd / layer.n_head) as f32).sqrt();
             }

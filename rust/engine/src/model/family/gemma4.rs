@@ -1,7 +1,7 @@
 //! Gemma 4, dense and with experts: head widths by kind of layer, unscaled scores, normed values, layers that share keys and values, per-layer
 //! embeddings, a soft cap, experts beside a dense feed-forward.
 
-use super::{COMMON, ExpertStyle, Family, Presence, experts, windows};
+use super::{COMMON, ExpertStyle, Family, Presence, dense, experts, windows};
 use crate::limits;
 use crate::model::config::Activation;
 
@@ -9,6 +9,7 @@ pub(super) const FAMILY: Family = Family {
     arch: "gemma4",
     qk_norm: Presence::Needed,
     post_norms: Presence::Needed,
+    rope_factors: Presence::Needed,
     value_norm: true,
     value_from_key: true,
     soft_cap: true,
@@ -33,6 +34,12 @@ pub(super) const FAMILY: Family = Family {
                 format!("{local_dim} as the keys have"),
             ));
         }
+        if let Some(scale) = keys.float("attention.scale")?
+            && scale != 0.0
+            && scale != 1.0
+        {
+            return Err(keys.unsupported("attention.scale", scale, "1: scores are not scaled"));
+        }
         let local_rope = keys.uint("rope.dimension_count_swa")?.unwrap_or(local_dim);
         (config.ropes[1].dims, config.ropes[1].span) = (local_rope, local_rope);
         for (layer, windowed) in config.layers.iter_mut().zip(&windowed) {
@@ -41,9 +48,12 @@ pub(super) const FAMILY: Family = Family {
                 layer.head_dim = local_dim;
             }
         }
-        if keys.uint("expert_count")?.unwrap_or(0) > 0 {
-            let experts = experts(keys)?;
-            config.layers.iter_mut().for_each(|layer| layer.experts = Some(experts));
+        match keys.uint("expert_count")? {
+            None | Some(0) => dense(keys, config)?,
+            Some(_) => {
+                let experts = experts(keys)?;
+                config.layers.iter_mut().for_each(|layer| layer.experts = Some(experts));
+            }
         }
         let width = keys.uint("embedding_length_per_layer_input")?.unwrap_or(0);
         config.n_embd_per_layer =

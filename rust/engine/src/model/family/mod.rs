@@ -9,7 +9,8 @@ mod qwen2;
 mod qwen3;
 mod qwen3moe;
 
-use super::config::{Activation, Config, Experts, Keys, RopeConfig, RopeScaling};
+use super::config::{Activation, Config, Experts, RopeConfig, RopeScaling};
+use super::keys::Keys;
 use crate::error::{Error, Result};
 use crate::limits;
 
@@ -55,9 +56,11 @@ pub(crate) struct Family {
     pub(crate) qk_norm: Presence,
     /// Norms after attention and after the feed-forward.
     pub(crate) post_norms: Presence,
+    /// Divisors of the rotary angles.
+    pub(crate) rope_factors: Presence,
     /// Whether values are normed too, without a weight.
     pub(crate) value_norm: bool,
-    /// Where layers may have no value matrix: the value is then the key's projection.
+    /// Whether layers that see everything may have no value matrix: the value is then the key's projection.
     pub(crate) value_from_key: bool,
     /// Whether the logits may be soft-capped.
     pub(crate) soft_cap: bool,
@@ -76,6 +79,7 @@ const COMMON: Family = Family {
     qkv_bias: Presence::Never,
     qk_norm: Presence::Never,
     post_norms: Presence::Never,
+    rope_factors: Presence::Never,
     value_norm: false,
     value_from_key: false,
     soft_cap: false,
@@ -148,7 +152,11 @@ fn windows(keys: Keys<'_>, config: &mut Config, windowed: &[bool]) -> Result<()>
 /// Refuses experts where a family has none.
 fn dense(keys: Keys<'_>, _config: &mut Config) -> Result<()> {
     match keys.uint("expert_count")? {
-        None | Some(0) => Ok(()),
+        None | Some(0) => {
+            // What experts would be like, if there were any.
+            keys.uint("expert_feed_forward_length")?;
+            Ok(())
+        }
         Some(count) => Err(keys.unsupported("expert_count", count, "0: this family is supported without experts")),
     }
 }
