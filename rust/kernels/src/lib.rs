@@ -32,6 +32,7 @@ pub mod attend;
 #[cfg(test)]
 mod digests;
 pub mod env;
+mod fetch;
 pub mod format;
 pub mod glu;
 pub mod half;

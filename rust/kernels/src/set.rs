@@ -202,28 +202,20 @@ impl KernelSet {
     /// `out` must be valid for all rows of `x` and the columns of these panels, and nobody else may use those columns meanwhile.
     pub unsafe fn multiply(&self, w: &Panels<'_>, first: usize, count: usize, x: &Acts<'_>, out: Out) {
         // SAFETY: passed on.
-        unsafe { self.multiply_some(w, first, count, first + count, x, out) }
+        unsafe { self.multiply_then(w, (first, count), x, out, &[]) }
     }
 
-    /// As [`Self::multiply`], for the first of several calls that walk panels up to `until`: what the next call reads is fetched meanwhile.
+    /// As [`Self::multiply`]; meanwhile the beginning of `next` is fetched, which this thread will read afterwards.
     ///
     /// # Panics
     /// As [`Self::multiply`].
     ///
     /// # Safety
     /// As [`Self::multiply`].
-    pub unsafe fn multiply_some(
-        &self,
-        w: &Panels<'_>,
-        first: usize,
-        count: usize,
-        until: usize,
-        x: &Acts<'_>,
-        out: Out,
-    ) {
+    pub unsafe fn multiply_then(&self, w: &Panels<'_>, panels: (usize, usize), x: &Acts<'_>, out: Out, next: &[u8]) {
         let (tile, kind) = ((self.tile)(w.format()), self.act_kind(w.format()));
         // SAFETY: the CPU has this set; the output by the caller.
-        unsafe { matmul::run(tile, kind, w, (first, count, until), x, out) }
+        unsafe { matmul::run(tile, kind, w, panels, x, out, next) }
     }
 
     /// RMS norm ([`crate::norm`]); without a weight, the factor is 1.

@@ -290,6 +290,17 @@ impl<'a> Lent<'a> {
         (&blocks[chunk - first], place.at + head * place.layout.chunk_bytes())
     }
 
+    /// Asks for the memory of the key of a position, ahead of [`Self::write_key`].
+    ///
+    /// # Safety
+    /// No other thread may write the keys of this layer and head meanwhile.
+    pub(crate) unsafe fn fetch_key(&self, layer: usize, head: usize, pos: usize) {
+        let layout = self.layout(layer);
+        let (block, at) = self.block(layer, head, pos / CHUNK);
+        // SAFETY: nobody writes these key bytes, by the caller.
+        layout.fetch_key(unsafe { block.read(at..at + layout.key_bytes()) }, pos % CHUNK);
+    }
+
     /// Writes the key of a position.
     ///
     /// # Safety

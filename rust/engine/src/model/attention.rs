@@ -121,7 +121,7 @@ impl Model {
                 task.share(worker, q, task.memory(own), &mixed, &kept);
             });
         }
-        self.output(weights, &task, scratch);
+        self.output(layer, weights, &task, scratch);
     }
 
     /// Queries, keys and values of the new rows: products, biases, norms, rotation; keys and values go to the cache.
@@ -170,7 +170,16 @@ impl Model {
             };
             // SAFETY: shares do not overlap and end at whole panels, so each worker uses columns, cached heads and parts of values of its own.
             unsafe {
-                self.product(&weights.q.matrix, panels(columns(&own_q)), packed, &q, (0, n_q));
+                let output = self.share_of(&weights.output.matrix, worker);
+                let (k_first, v_first) = match &weights.kv {
+                    Some(kv) if own_k.is_empty() => (self.arena.panels(&kv.v.matrix).from(own_v.start / 16), output),
+                    Some(kv) => (
+                        self.arena.panels(&kv.k.matrix).from(own_k.start * dim / 16),
+                        self.arena.panels(&kv.v.matrix).from(own_v.start / 16),
+                    ),
+                    None => (output, output),
+                };
+                self.product(&weights.q.matrix, panels(columns(&own_q)), packed, &q, (0, n_q), k_first);
                 for (r, row) in rows.iter().enumerate() {
                     let (cos, sin) = rope.row(row.pos);
                     for h in own_q.clone() {
@@ -184,8 +193,13 @@ impl Model {
                     }
                 }
                 let Some(kv) = &weights.kv else { return };
-                self.product(&kv.k.matrix, panels(columns(&own_k)), packed, &k, (0, n_kv));
-                self.product(&kv.v.matrix, panels(own_v.clone()), packed, &v, (0, n_kv));
+                for row in
+                    rows.iter().enumerate().filter(|(r, row)| *r == 0 || row.pos.is_multiple_of(16)).map(|(_, row)| row)
+                {
+                    own_k.clone().for_each(|h| lent[row.span].fetch_key(layer, h, row.pos));
+                }
+                self.product(&kv.k.matrix, panels(columns(&own_k)), packed, &k, (0, n_kv), v_first);
+                self.product(&kv.v.matrix, panels(own_v.clone()), packed, &v, (0, n_kv), output);
                 for (r, row) in rows.iter().enumerate() {
                     let (cos, sin) = rope.row(row.pos);
                     for h in own_k.clone() {
@@ -215,8 +229,18 @@ impl Model {
         });
     }
 
+    /// What a worker reads first in the projections of a layer.
+    pub(super) fn first_of_attention(&self, config: &LayerConfig, weights: &Attention, worker: Worker) -> &[u8] {
+        let (own_q, own_k, _) = Shares::new(config, weights).of(worker);
+        let (matrix, head) = match &weights.kv {
+            Some(kv) if own_q.is_empty() => (&kv.k.matrix, own_k.start),
+            _ => (&weights.q.matrix, own_q.start),
+        };
+        self.arena.panels(matrix).from(head * config.head_dim / 16)
+    }
+
     /// The output matrix, added to the stream.
-    fn output(&self, weights: &Attention, task: &Task<'_>, scratch: &mut Scratch) {
+    fn output(&self, layer: usize, weights: &Attention, task: &Task<'_>, scratch: &mut Scratch) {
         let (n_embd, m) = (self.config.n_embd, task.rows.len());
         let n_q = task.config.n_head * task.config.head_dim;
         let Scratch { x, delta, mixed, own, common, attention, .. } = scratch;
@@ -233,7 +257,7 @@ impl Model {
             let panels = worker.share(matrix.panels());
             // SAFETY: each worker uses the columns of its share.
             unsafe {
-                self.product(matrix, panels.clone(), packed, &deltas, (0, n_embd));
+                self.product(matrix, panels.clone(), packed, &deltas, (0, n_embd), self.first_of_feed(layer, worker));
                 if weights.post_norm.is_none() {
                     self.add_columns(m, panels, weights.output.bias.as_deref(), &x, &deltas);
                 }
@@ -381,6 +405,16 @@ impl Task<'_> {
         slots
     }
 
+    /// Asks for the memory of an item, ahead of its turn.
+    fn fetch_item(&self, item: usize) {
+        let Some(job) = self.jobs.iter().find(|job| job.items().contains(&item)) else { return };
+        let (layout, c) = (self.lent[job.span].layout(self.layer), job.chunks.0 + item - job.item);
+        let last = self.rows[self.query(job, job.count - 1).0].pos;
+        // SAFETY: as in `chunk`.
+        let bytes = unsafe { self.lent[job.span].chunk(self.layer, job.kv_head, c) };
+        layout.fetch_chunk(bytes, (last + 1 - c * CHUNK).min(CHUNK));
+    }
+
     /// This worker's share of all chunks: whole tiles to `mixed`, parts of cut ones to `kept`.
     fn share(
         &self,
@@ -401,6 +435,7 @@ impl Task<'_> {
             self.pack(job, q, own);
             own.running.start();
             for item in items {
+                self.fetch_item(item + 1);
                 let c = item - job.item;
                 let slots = self.chunk(job, job.chunks.0 + c, own);
                 let WorkerMemory { partial, running, .. } = own;

@@ -85,13 +85,13 @@ impl Model {
                 // SAFETY: panels are shared out, and a panel's columns of its group's slots belong to it alone.
                 unsafe {
                     match &weights.gate_up[expert] {
-                        GateUp::Joined(both) => self.product(both, range, &all_packs[i], &wides, (at, 2 * n_ff)),
+                        GateUp::Joined(both) => self.product(both, range, &all_packs[i], &wides, (at, 2 * n_ff), &[]),
                         GateUp::Apart { gate, up } => {
                             let cut = gate.panels();
                             let gates = range.start.min(cut)..range.end.min(cut);
                             let ups = range.start.max(cut) - cut..range.end.max(cut) - cut;
-                            self.product(gate, gates, &all_packs[i], &wides, (at, 2 * n_ff));
-                            self.product(up, ups, &all_packs[i], &wides, (at + n_ff, 2 * n_ff));
+                            self.product(gate, gates, &all_packs[i], &wides, (at, 2 * n_ff), &[]);
+                            self.product(up, ups, &all_packs[i], &wides, (at + n_ff, 2 * n_ff), &[]);
                         }
                     }
                 }
@@ -116,7 +116,7 @@ impl Model {
                 let (expert, first, _) = groups[i];
                 // SAFETY: as above.
                 unsafe {
-                    self.product(&weights.down[expert], range, &all_packs[i], &results, (first * n_embd, n_embd))
+                    self.product(&weights.down[expert], range, &all_packs[i], &results, (first * n_embd, n_embd), &[])
                 };
             }
         });
@@ -184,7 +184,7 @@ impl Model {
         with_packed(&self.pool, &self.set, (kinds, m, n_embd), &router_input, own, common, &|worker, packed| {
             // SAFETY: each worker uses the columns of its share.
             unsafe {
-                self.product(&weights.router, worker.share(weights.router.panels()), packed, &outputs, (0, count))
+                self.product(&weights.router, worker.share(weights.router.panels()), packed, &outputs, (0, count), &[])
             };
         });
         let logits = &*logits;

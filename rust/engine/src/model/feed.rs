@@ -5,6 +5,7 @@ use super::config::Activation;
 use super::forward::{Scratch, at_least};
 use super::rows::with_packed;
 use super::weights::{Beside, Dense, FeedForward};
+use crate::pool::Worker;
 use crate::shared::Shared;
 
 impl Model {
@@ -14,7 +15,7 @@ impl Model {
         at_least(&mut scratch.delta, m * self.config.n_embd);
         let plain = ffn.experts.is_none() && ffn.post_norm.is_none();
         if let Some(dense) = &ffn.dense {
-            self.dense(dense, &ffn.norm, plain, m, scratch);
+            self.dense(layer, dense, &ffn.norm, plain, m, scratch);
         }
         let Some(experts) = &ffn.experts else {
             if let Some(norm) = &ffn.post_norm {
@@ -29,8 +30,13 @@ impl Model {
         }
     }
 
+    /// What a worker reads first in the feed-forward of a layer, as far as that is known beforehand.
+    pub(super) fn first_of_feed(&self, layer: usize, worker: Worker) -> &[u8] {
+        self.weights.layers[layer].ffn.dense.as_ref().map_or(&[], |dense| self.share_of(&dense.gate, worker))
+    }
+
     /// A dense feed-forward: gate and up in one job, down in the next. The result goes to `delta`, and if `add` to the stream at once.
-    fn dense(&self, dense: &Dense, norm: &[f32], add: bool, m: usize, scratch: &mut Scratch) {
+    fn dense(&self, layer: usize, dense: &Dense, norm: &[f32], add: bool, m: usize, scratch: &mut Scratch) {
         let (n_embd, n_ff) = (self.config.n_embd, dense.gate.n);
         let Scratch { x, delta, gate, up, own, common, .. } = scratch;
         at_least(gate, m * n_ff);
@@ -47,8 +53,9 @@ impl Model {
             let (from, to) = (panels.start * 16, (panels.end * 16).min(n_ff));
             // SAFETY: gate and up have the same panels, and each worker uses the columns of its share.
             unsafe {
-                self.product(&dense.gate, panels.clone(), packed, &gates, (0, n_ff));
-                self.product(&dense.up, panels, packed, &ups, (0, n_ff));
+                let up_first = self.arena.panels(&dense.up).from(panels.start);
+                self.product(&dense.gate, panels.clone(), packed, &gates, (0, n_ff), up_first);
+                self.product(&dense.up, panels, packed, &ups, (0, n_ff), self.share_of(&dense.down, worker));
                 for r in 0..m {
                     let gate = gates.read(r * n_ff + from..r * n_ff + to);
                     self.gated(gate, ups.part(r * n_ff + from..r * n_ff + to));
@@ -64,7 +71,14 @@ impl Model {
             let panels = worker.share(dense.down.panels());
             // SAFETY: each worker uses the columns of its share.
             unsafe {
-                self.product(&dense.down, panels.clone(), packed, &deltas, (0, n_embd));
+                self.product(
+                    &dense.down,
+                    panels.clone(),
+                    packed,
+                    &deltas,
+                    (0, n_embd),
+                    self.after_layer(layer, worker),
+                );
                 if add {
                     self.add_columns(m, panels, None, &x, &deltas);
                 }

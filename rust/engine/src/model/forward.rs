@@ -161,7 +161,8 @@ impl Model {
         Kinds::of(matrices.into_iter().map(|m| self.set.act_kind(m.format)))
     }
 
-    /// Panels `panels` of a matrix times packed rows, into `out`: the first row's first column is element `at`, rows are `stride` apart.
+    /// Panels `panels` of a matrix times packed rows, into `out`: the first row's first column is element `at`, rows are `stride` apart. `next` is what this
+    /// thread will read afterwards, as far as is known.
     ///
     /// # Safety
     /// No other thread may use these columns of `out` meanwhile.
@@ -172,6 +173,7 @@ impl Model {
         packed: &Packed,
         out: &Shared<'_, f32>,
         (at, stride): (usize, usize),
+        next: &[u8],
     ) {
         let acts = packed.acts(self.set.act_kind(matrix.format));
         if acts.m() == 0 || panels.is_empty() {
@@ -181,19 +183,12 @@ impl Model {
         // SAFETY: `out` has room for all rows (checked); the columns are the caller's.
         unsafe {
             let place = Out::new(out.as_mut_ptr().add(at), stride);
-            self.set.multiply(&self.arena.panels(matrix), panels.start, panels.len(), &acts, place);
+            self.set.multiply_then(&self.arena.panels(matrix), (panels.start, panels.len()), &acts, place, next);
         }
     }
 
-    /// Panels `panels` of a matrix times packed rows, into rows of `PIECE` panels' columns that this thread has for itself; panels up to `until` come next.
-    pub(crate) fn piece(
-        &self,
-        matrix: &Matrix,
-        panels: std::ops::Range<usize>,
-        until: usize,
-        packed: &Packed,
-        out: &mut [f32],
-    ) {
+    /// Panels `panels` of a matrix times packed rows, into rows of `PIECE` panels' columns that this thread has for itself; the panels after them come next.
+    pub(crate) fn piece(&self, matrix: &Matrix, panels: std::ops::Range<usize>, packed: &Packed, out: &mut [f32]) {
         let acts = packed.acts(self.set.act_kind(matrix.format));
         let stride = out.len() / acts.m();
         assert!(panels.len() * 16 <= stride, "room for the piece");
@@ -202,7 +197,20 @@ impl Model {
         unsafe {
             let place = Out::new(out.as_mut_ptr().wrapping_sub(panels.start * 16), stride);
             let weights = self.arena.panels(matrix);
-            self.set.multiply_some(&weights, panels.start, panels.len(), until, &acts, place);
+            self.set.multiply_then(&weights, (panels.start, panels.len()), &acts, place, weights.from(panels.end));
+        }
+    }
+
+    /// Where this worker's share of a matrix begins, for `next` of a product before it.
+    pub(crate) fn share_of(&self, matrix: &Matrix, worker: Worker) -> &[u8] {
+        self.arena.panels(matrix).from(worker.share(matrix.panels()).start)
+    }
+
+    /// What a worker reads first after `layer`.
+    pub(crate) fn after_layer(&self, layer: usize, worker: Worker) -> &[u8] {
+        match self.weights.layers.get(layer + 1) {
+            Some(next) => self.first_of_attention(&self.config.layers[layer + 1], &next.attention, worker),
+            None => self.share_of(&self.weights.output, worker),
         }
     }
 

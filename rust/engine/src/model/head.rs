@@ -64,7 +64,7 @@ impl Model {
                     let panels = worker.share(matrix.panels());
                     let (from, to) = (panels.start * 16, (panels.end * 16).min(n_vocab));
                     // SAFETY: each worker writes the columns of its share of panels.
-                    unsafe { self.product(matrix, panels, packed, &logits, (0, n_vocab)) };
+                    unsafe { self.product(matrix, panels, packed, &logits, (0, n_vocab), &[]) };
                     for r in 0..m {
                         // SAFETY: as above.
                         self.cap(unsafe { logits.part(r * n_vocab + from..r * n_vocab + to) });
@@ -85,7 +85,7 @@ impl Model {
                     for first in panels.clone().step_by(PIECE) {
                         let last = panels.end.min(first + PIECE);
                         let columns = (last * 16).min(matrix.n) - first * 16;
-                        self.piece(matrix, first..last, panels.end, packed, &mut own.piece);
+                        self.piece(matrix, first..last, packed, &mut own.piece);
                         for (row, best) in own.piece.chunks_exact_mut(PIECE * 16).zip(&mut own.rows) {
                             self.cap(&mut row[..columns]);
                             best.scan(&self.set, &row[..columns], (first * 16) as u32);

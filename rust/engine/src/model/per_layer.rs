@@ -22,7 +22,7 @@ impl Model {
         let kinds = self.kinds([&source.proj]);
         with_packed(&self.pool, &self.set, (kinds, m, n_embd), &copy, own, common, &|worker, packed| {
             // SAFETY: each worker uses the columns of its share.
-            unsafe { self.product(&source.proj, worker.share(source.proj.panels()), packed, &inputs, (0, all)) };
+            unsafe { self.product(&source.proj, worker.share(source.proj.panels()), packed, &inputs, (0, all), &[]) };
         });
         let table = self.arena.panels(&source.embedding);
         let (own_scale, proj_scale) = ((width as f32).sqrt(), (n_embd as f32).sqrt());
@@ -59,7 +59,9 @@ impl Model {
             let kinds = self.kinds([&inputs.gate]);
             with_packed(&self.pool, &self.set, (kinds, m, n_embd), &copy, own, common, &|worker, packed| {
                 // SAFETY: each worker uses the columns of its share.
-                unsafe { self.product(&inputs.gate, worker.share(inputs.gate.panels()), packed, &gates, (0, width)) };
+                unsafe {
+                    self.product(&inputs.gate, worker.share(inputs.gate.panels()), packed, &gates, (0, width), &[])
+                };
             });
             let (gate, per_layer) = (&*gate, &*per_layer);
             let gated = |r: usize, out: &mut [f32]| {
@@ -70,7 +72,9 @@ impl Model {
             let kinds = self.kinds([&inputs.proj]);
             with_packed(&self.pool, &self.set, (kinds, m, width), &gated, own, common, &|worker, packed| {
                 // SAFETY: each worker uses the columns of its share.
-                unsafe { self.product(&inputs.proj, worker.share(inputs.proj.panels()), packed, &deltas, (0, n_embd)) };
+                unsafe {
+                    self.product(&inputs.proj, worker.share(inputs.proj.panels()), packed, &deltas, (0, n_embd), &[])
+                };
             });
             self.add_normed(m, &inputs.post_norm, scratch);
         }

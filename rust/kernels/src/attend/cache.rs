@@ -11,6 +11,7 @@ use std::ops::Range;
 
 use super::{CHUNK, Values};
 use crate::act::ActKind;
+use crate::fetch::fetch;
 use crate::format::{Format, PANEL};
 use crate::half::{f16_to_f32, f32_to_f16};
 use crate::set::KernelSet;
@@ -51,6 +52,9 @@ fn quantize(set: &KernelSet, x: &[f32], codes: &mut [i8; 32]) -> u16 {
 
 /// Numbers that are narrowed together.
 const PART: usize = 64;
+
+/// Bytes of a run of memory that are asked for ahead of its use.
+const FETCHED: usize = 1024;
 
 /// Columns of a value that are written together, and so the least that threads can share out: what one scale of q8_0 is for.
 pub const VALUE_PART: usize = 32;
@@ -146,6 +150,23 @@ impl KvLayout {
     /// Bytes of the keys of a chunk; the values follow them.
     pub fn key_bytes(&self) -> usize {
         self.values_at()
+    }
+
+    /// Asks for the lines that writing the key of a slot will touch, given the key bytes of a chunk: each of its numbers lies in another.
+    pub fn fetch_key(&self, keys: &[u8], slot: usize) {
+        let panel = slot / PANEL * self.key_panel_bytes();
+        fetch(&keys[panel..panel + self.key_panel_bytes()]);
+    }
+
+    /// Asks for the beginnings of all runs of memory that attending to the first `slots` slots of a chunk will read; the processor finds the rest of each
+    /// run by itself.
+    pub fn fetch_chunk(&self, chunk: &[u8], slots: usize) {
+        let keys = (0..slots.div_ceil(PANEL)).map(|p| (p * self.key_panel_bytes(), self.key_panel_bytes()));
+        let values = (0..self.padded() / PANEL)
+            .map(|p| (self.values_at() + p * self.value_panel_bytes(), slots * self.value_row_bytes()));
+        for (at, bytes) in keys.chain(values) {
+            fetch(&chunk[at..at + bytes.min(FETCHED)]);
+        }
     }
 
     /// Writes the key of a slot, `head_dim` floats, into the key bytes of a chunk.

@@ -27,7 +27,7 @@ pub(crate) use softmax::NEON;
 pub(crate) use softmax::{AVX2, AVX512};
 pub(crate) use softmax::{AttendFns, SCALAR};
 
-use crate::act::MAX_TILE;
+use crate::act::{ActKind, MAX_TILE};
 use crate::format::PANEL;
 use crate::matmul::Tile;
 use crate::order::LANES;
@@ -70,7 +70,7 @@ impl Partial {
     }
 }
 
-/// A tile of queries: packed as [`KvLayout::query_kind`] says.
+/// A tile of queries, as [`pack_queries`] makes it.
 #[derive(Debug, Clone, Copy)]
 pub struct Queries<'a> {
     /// The packed tile.
@@ -104,24 +104,33 @@ pub fn chunk(
     let last = seen().map(|v| v.1).max().unwrap_or(first);
     assert!(last <= CHUNK);
 
-    let keys = set.tile_fn(layout.key_format());
+    let panels = first / PANEL..last.div_ceil(PANEL);
     let key_panel = layout.key_panel_bytes();
-    for p in first / PANEL..last.div_ceil(PANEL) {
-        let panel = &bytes[p * key_panel..(p + 1) * key_panel];
-        let tile = Tile {
-            panel: panel.as_ptr(),
-            next: panel.as_ptr().wrapping_add(key_panel),
-            blocks: layout.head_dim() / layout.key_format().layout().len,
-            act: queries.tile.as_ptr(),
-            rows,
-            k: layout.head_dim(),
-            out: out.scores[p * PANEL..].as_mut_ptr(),
-            stride: CHUNK,
-            columns: PANEL,
-        };
-        // SAFETY: the panel is a whole panel of `head_dim` numbers a key, the queries a whole tile, the scores have CHUNK columns for MAX_TILE rows;
-        // the set's functions run on this CPU.
-        unsafe { keys(&tile) };
+    let at = |p: usize| bytes[p * key_panel..].as_ptr();
+    let keys = Tile {
+        panel: at(panels.start),
+        next: at(panels.start),
+        blocks: layout.head_dim() / layout.key_format().layout().len,
+        act: queries.tile.as_ptr(),
+        rows,
+        k: layout.head_dim(),
+        out: out.scores[panels.start * PANEL..].as_mut_ptr(),
+        stride: CHUNK,
+        columns: PANEL,
+        act_stride: layout.head_dim(),
+        panels: (panels.len(), key_panel),
+    };
+    // SAFETY: these are whole panels of `head_dim` numbers a key, the queries a whole tile, the scores have CHUNK columns for MAX_TILE rows; the set's
+    // functions run on this CPU.
+    unsafe {
+        if kind == ActKind::F32 {
+            set.weigh_fn(layout.values())(&keys);
+        } else {
+            let multiply = set.tile_fn(layout.key_format());
+            for p in 0..panels.len() {
+                multiply(&Tile { next: at(panels.start + p).wrapping_add(key_panel), ..keys.one(p) });
+            }
+        }
     }
 
     let fns = set.attend_fns();
@@ -141,29 +150,23 @@ pub fn chunk(
 
     let weigh = set.weigh_fn(layout.values());
     let value_panel = layout.value_panel_bytes();
-    for block in 0..layout.padded() / PANEL {
-        let at = layout.values_at() + block * value_panel;
-        let panel = &bytes[at..at + value_panel];
-        let p = match layout.kind() {
-            KvKind::F32 | KvKind::F16 => &out.scores,
-            KvKind::Q8_0 => {
-                // Two blocks of 16 columns share the scales of 32.
-                if block % 2 == 0 {
-                    let scales = layout.value_scales(bytes, block / 2);
-                    for r in 0..rows {
-                        let range = r * CHUNK + start..r * CHUNK + end;
-                        // SAFETY: as above.
-                        unsafe {
-                            (fns.scale)(&out.scores[range.clone()], &scales[start..end], &mut out.weighed[range])
-                        };
-                    }
-                }
-                &out.weighed
+    let blocks = layout.padded() / PANEL;
+    // The codes of q8_0 are weighed by products with their scales, which are 32 columns' own.
+    let together = if layout.kind() == KvKind::Q8_0 { VALUE_PART / PANEL } else { blocks };
+    for block in (0..blocks).step_by(together) {
+        if layout.kind() == KvKind::Q8_0 {
+            let scales = layout.value_scales(bytes, block / 2);
+            for r in 0..rows {
+                let range = r * CHUNK + start..r * CHUNK + end;
+                // SAFETY: as above.
+                unsafe { (fns.scale)(&out.scores[range.clone()], &scales[start..end], &mut out.weighed[range]) };
             }
-        };
+        }
+        let p = if layout.kind() == KvKind::Q8_0 { &out.weighed } else { &out.scores };
+        let panel = bytes[layout.values_at() + block * value_panel + first * layout.value_row_bytes()..].as_ptr();
         let tile = Tile {
-            panel: panel[first * layout.value_row_bytes()..].as_ptr(),
-            next: panel.as_ptr().wrapping_add(value_panel + first * layout.value_row_bytes()),
+            panel,
+            next: panel,
             blocks: last - first,
             act: p[first..].as_ptr().cast(),
             rows,
@@ -171,8 +174,10 @@ pub fn chunk(
             out: out.o[block * PANEL..].as_mut_ptr(),
             stride: layout.padded(),
             columns: PANEL,
+            act_stride: CHUNK,
+            panels: (together, value_panel),
         };
-        // SAFETY: the panel has 16 values a slot up to `last`, the probabilities CHUNK a row, the output `padded` columns; the CPU has the set.
+        // SAFETY: the panels have 16 values a slot up to `last`, the probabilities CHUNK a row, the output `padded` columns; the CPU has the set.
         unsafe { weigh(&tile) };
     }
 }
@@ -240,9 +245,12 @@ impl Running {
     }
 }
 
-/// Packs one tile of queries, already scaled: `q` holds `rows` rows of `head_dim` floats.
+/// Packs one tile of queries, already scaled: `q` holds `rows` rows of `head_dim` floats. For float keys they stay as they are.
 pub fn pack_queries(set: &KernelSet, layout: &KvLayout, q: &[f32], tile: &mut [u32]) {
-    set.pack(layout.query_kind(), q, layout.head_dim(), tile);
+    match layout.query_kind() {
+        ActKind::F32 => tile.iter_mut().zip(q).for_each(|(word, x)| *word = x.to_bits()),
+        kind => set.pack(kind, q, layout.head_dim(), tile),
+    }
 }
 
 const _: () = assert!(CHUNK.is_multiple_of(PANEL) && CHUNK.is_multiple_of(32) && MAX_TILE <= LANES);

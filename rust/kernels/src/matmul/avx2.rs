@@ -8,7 +8,7 @@ use std::arch::x86_64::*;
 
 use super::{Tile, TileFn};
 use crate::act::{EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32};
-use crate::attend::{CHUNK, Values};
+use crate::attend::Values;
 use crate::format::{Bf16, Block, F16, F32, Format, I8, PANEL, SmallBlock, SuperBlock, with_shape};
 
 /// How AVX2 unpacks a format of 32-wide blocks. All pointers to words and halves are advanced to the half panel.
@@ -110,12 +110,12 @@ pub(crate) fn multiply(format: Format, vnni: bool) -> TileFn {
     }
 }
 
-/// The micro-kernel for cached values: the activations are rows of [`CHUNK`] probabilities.
+/// The micro-kernel of attention for cached numbers: rows that are not packed, several panels.
 pub(crate) fn weigh(values: Values) -> TileFn {
     match values {
-        Values::F32 => float::<F32, true>,
-        Values::F16 => float::<F16, true>,
-        Values::I8 => float::<I8, true>,
+        Values::F32 => each_panel::<F32>,
+        Values::F16 => each_panel::<F16>,
+        Values::I8 => each_panel::<I8>,
     }
 }
 
@@ -445,6 +445,16 @@ kernels!(with_vnni, "avx2,fma,f16c,avxvnni", add_vnni);
 
 /// # Safety
 /// As [`TileFn`].
+/// # Safety
+/// As [`TileFn`].
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn each_panel<F: Float256>(t: &Tile) {
+    for p in 0..t.panels.0 {
+        // SAFETY: passed on.
+        unsafe { float::<F, true>(&t.one(p)) };
+    }
+}
+
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn float<F: Float256, const BY_ROW: bool>(t: &Tile) {
     for side in 0..2 {
@@ -468,13 +478,15 @@ unsafe fn float<F: Float256, const BY_ROW: bool>(t: &Tile) {
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn float_rows<F: Float256, const R: usize, const BY_ROW: bool>(t: &Tile, side: usize, row: usize) {
     let width = F::WIDTH * PANEL;
-    // Where value i of row r is: in a packed tile the rows of a value lie together, probabilities lie row by row.
-    let (step, row_step) = if BY_ROW { (1, CHUNK) } else { (t.rows, 1) };
+    // Where value i of row r is: in a packed tile the rows of a value lie together.
+    let (step, row_step) = if BY_ROW { (1, t.act_stride) } else { (t.rows, 1) };
     let mut acc = [_mm256_setzero_ps(); R];
     for i in 0..t.blocks {
         // SAFETY: weight i of 8 rows and value i of R rows lie inside panel and tile.
         unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(t.next.wrapping_add(i * width).cast());
+            if !BY_ROW {
+                _mm_prefetch::<_MM_HINT_T0>(t.next.wrapping_add(i * width).cast());
+            }
             let w = F::load(t.panel.add(i * width + side * width / 2));
             for (r, acc) in acc.iter_mut().enumerate() {
                 *acc = _mm256_fmadd_ps(w, number(t.act.add(i * step + (row + r) * row_step)), *acc);

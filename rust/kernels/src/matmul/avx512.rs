@@ -7,7 +7,7 @@ use std::arch::x86_64::*;
 
 use super::{Tile, TileFn};
 use crate::act::{EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32};
-use crate::attend::{CHUNK, Values};
+use crate::attend::Values;
 use crate::format::{Bf16, F16, F32, Format, I8, PANEL, SmallBlock, SuperBlock, with_shape};
 
 /// How AVX-512 unpacks a format of 32-wide blocks.
@@ -100,22 +100,22 @@ impl Float512 for I8 {
 }
 
 macro_rules! by_rows {
-    ($kernel:ident, $F:ty $(, $more:literal)?) => {{
+    ($kernel:ident, $F:ty) => {{
         /// # Safety
         /// As [`TileFn`].
         unsafe fn any_rows<F: Of>(t: &Tile) {
             // SAFETY: passed on; the rows given to each kernel are the tile's.
             unsafe {
                 match t.rows {
-                    1 => $kernel::<F, 1 $(, $more)?>(t),
-                    2 => $kernel::<F, 2 $(, $more)?>(t),
-                    3 => $kernel::<F, 3 $(, $more)?>(t),
-                    4 => $kernel::<F, 4 $(, $more)?>(t),
-                    5 => $kernel::<F, 5 $(, $more)?>(t),
-                    6 => $kernel::<F, 6 $(, $more)?>(t),
-                    7 => $kernel::<F, 7 $(, $more)?>(t),
-                    8 => $kernel::<F, 8 $(, $more)?>(t),
-                    9 => $kernel::<F, 9 $(, $more)?>(t),
+                    1 => $kernel::<F, 1>(t),
+                    2 => $kernel::<F, 2>(t),
+                    3 => $kernel::<F, 3>(t),
+                    4 => $kernel::<F, 4>(t),
+                    5 => $kernel::<F, 5>(t),
+                    6 => $kernel::<F, 6>(t),
+                    7 => $kernel::<F, 7>(t),
+                    8 => $kernel::<F, 8>(t),
+                    9 => $kernel::<F, 9>(t),
                     rows => unreachable!("no tile of {rows} rows"),
                 }
             }
@@ -129,16 +129,16 @@ pub(crate) fn multiply(format: Format) -> TileFn {
     with_shape!(format, F =>
         small: { use Small512 as Of; by_rows!(small, F) },
         large: { use Super512 as Of; by_rows!(large, F) },
-        float: { use Float512 as Of; by_rows!(float, F, false) })
+        float: { use Float512 as Of; by_rows!(float, F) })
 }
 
-/// The micro-kernel for cached values: the activations are rows of [`CHUNK`] probabilities.
+/// The micro-kernel of attention for cached numbers: rows that are not packed, several panels.
 pub(crate) fn weigh(values: Values) -> TileFn {
     use Float512 as Of;
     match values {
-        Values::F32 => by_rows!(float, F32, true),
-        Values::F16 => by_rows!(float, F16, true),
-        Values::I8 => by_rows!(float, I8, true),
+        Values::F32 => by_rows!(each_panel, F32),
+        Values::F16 => by_rows!(each_panel, F16),
+        Values::I8 => by_rows!(each_panel, I8),
     }
 }
 
@@ -439,10 +439,8 @@ unsafe fn fetch_share(ahead: *const u8, g: usize, lines: usize) {
 }
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn float<F: Float512, const R: usize, const BY_ROW: bool>(t: &Tile) {
+unsafe fn float<F: Float512, const R: usize>(t: &Tile) {
     let width = F::WIDTH * PANEL;
-    // Where value i of row r is: in a packed tile the rows of a value lie together, probabilities lie row by row.
-    let (step, row_step) = if BY_ROW { (1, CHUNK) } else { (R, 1) };
     let mut acc = [_mm512_setzero_ps(); R];
     for i in 0..t.blocks {
         // SAFETY: weight i of 16 rows and value i of R rows lie inside panel and tile.
@@ -450,12 +448,58 @@ unsafe fn float<F: Float512, const R: usize, const BY_ROW: bool>(t: &Tile) {
             fetch(t.next.wrapping_add(i * width));
             let w = F::load(t.panel.add(i * width));
             for (r, acc) in acc.iter_mut().enumerate() {
-                *acc = _mm512_fmadd_ps(w, number(t.act.add(i * step + r * row_step)), *acc);
+                *acc = _mm512_fmadd_ps(w, number(t.act.add(i * R + r)), *acc);
             }
         }
     }
     // SAFETY: passed on.
     unsafe { store(t, &acc) };
+}
+
+/// All panels of a tile. With few rows several panels are walked side by side, because one alone would wait for its own sums.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn each_panel<F: Float512, const R: usize>(t: &Tile) {
+    let mut p = 0;
+    // SAFETY: passed on; panels `p .. p + N` are panels of the tile.
+    unsafe {
+        while R <= 2 && p + 4 <= t.panels.0 {
+            side_by_side::<F, R, 4>(&t.one(p));
+            p += 4;
+        }
+        while R <= 5 && p + 2 <= t.panels.0 {
+            side_by_side::<F, R, 2>(&t.one(p));
+            p += 2;
+        }
+        while p < t.panels.0 {
+            side_by_side::<F, R, 1>(&t.one(p));
+            p += 1;
+        }
+    }
+}
+
+/// `N` panels, from the tile's on.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
+unsafe fn side_by_side<F: Float512, const R: usize, const N: usize>(t: &Tile) {
+    let mut acc = [[_mm512_setzero_ps(); R]; N];
+    for i in 0..t.blocks {
+        // SAFETY: number i of 16 lanes lies inside each panel, value i of R rows inside the tile.
+        unsafe {
+            let w: [__m512; N] = std::array::from_fn(
+                #[inline(always)]
+                |n| F::load(t.panel.add(n * t.panels.1 + i * F::WIDTH * PANEL)),
+            );
+            for r in 0..R {
+                let x = number(t.act.add(i + r * t.act_stride));
+                for (acc, w) in acc.iter_mut().zip(w) {
+                    acc[r] = _mm512_fmadd_ps(w, x, acc[r]);
+                }
+            }
+        }
+    }
+    for (n, acc) in acc.iter().enumerate() {
+        // SAFETY: passed on.
+        unsafe { store(&t.one(n), acc) };
+    }
 }
 
 /// The words of a block, 64 bytes each: what the formats' unpackers read with.

@@ -77,6 +77,11 @@ impl<'a> Panels<'a> {
         }
     }
 
+    /// The bytes of panel `p` and all that follow; none if there is no such panel.
+    pub fn from(&self, p: usize) -> &'a [u8] {
+        &self.bytes[(p * PANEL * self.format.row_bytes(self.k)).min(self.bytes.len())..]
+    }
+
     fn panel(&self, p: usize) -> &'a [u8] {
         let size = PANEL * self.format.row_bytes(self.k);
         &self.bytes[p * size..(p + 1) * size]
@@ -139,7 +144,7 @@ impl Out {
 pub(crate) struct Tile {
     /// The panel.
     pub(crate) panel: *const u8,
-    /// The panel to prefetch meanwhile (possibly the same one).
+    /// What to prefetch meanwhile, as many bytes as the panel has: mostly the next panel. Any address will do.
     pub(crate) next: *const u8,
     /// Blocks a row.
     pub(crate) blocks: usize,
@@ -155,6 +160,22 @@ pub(crate) struct Tile {
     pub(crate) stride: usize,
     /// Columns to store, 1 to 16.
     pub(crate) columns: usize,
+    /// Where rows lie one after another instead of packed (attention): words from one to the next.
+    pub(crate) act_stride: usize,
+    /// There too: panels that meet the same rows, and the bytes from one to the next; their columns lie side by side.
+    pub(crate) panels: (usize, usize),
+}
+
+impl Tile {
+    /// Panel `p` of several alone.
+    pub(crate) fn one(&self, p: usize) -> Tile {
+        Tile {
+            panel: self.panel.wrapping_add(p * self.panels.1),
+            out: self.out.wrapping_add(p * PANEL),
+            panels: (1, self.panels.1),
+            ..*self
+        }
+    }
 }
 
 /// A micro-kernel for one format.
@@ -164,7 +185,8 @@ pub(crate) struct Tile {
 /// set's instructions.
 pub(crate) type TileFn = unsafe fn(&Tile);
 
-/// Computes the columns of panels `first .. first + count` for all rows of `x`; panels up to `until` will be asked for next.
+/// Computes the columns of panels `first .. first + count` for all rows of `x`. `next` is what will be read afterwards, as far as is known: its first bytes,
+/// as many as a panel has, are fetched during the last panel.
 ///
 /// # Panics
 /// If the panels are out of range, or `x` has another inner size or another kind than the weights want.
@@ -175,18 +197,22 @@ pub(crate) unsafe fn run(
     tile: TileFn,
     kind: ActKind,
     w: &Panels<'_>,
-    (first, count, until): (usize, usize, usize),
+    (first, count): (usize, usize),
     x: &Acts<'_>,
     out: Out,
+    next: &[u8],
 ) {
     assert!(first + count <= w.count(), "panels {first}+{count} of {}", w.count());
     assert_eq!((x.k, x.kind), (w.k, kind), "activations fit the weights");
-    let until = until.min(w.count());
     let row_words = x.kind.row_words(x.k);
     let last_tile = tiles(x.m).last().map_or(0, |(row, _)| row);
     for p in first..first + count {
         let panel = w.panel(p).as_ptr();
-        let following = if p + 1 < until { w.panel(p + 1).as_ptr() } else { panel };
+        let following = match p + 1 < first + count {
+            true => w.panel(p + 1).as_ptr(),
+            false if next.is_empty() => panel,
+            false => next.as_ptr(),
+        };
         for (row, rows) in tiles(x.m) {
             let one = Tile {
                 panel,
@@ -199,6 +225,8 @@ pub(crate) unsafe fn run(
                 out: out.data.wrapping_add(row * out.stride + p * PANEL),
                 stride: out.stride,
                 columns: (w.n - p * PANEL).min(PANEL),
+                act_stride: 0,
+                panels: (1, 0),
             };
             // SAFETY: panel and tile are slices of exactly the sizes that `one` states; output and instruction set by the caller.
             unsafe { tile(&one) };

@@ -8,7 +8,7 @@ use std::arch::aarch64::*;
 
 use super::{Tile, TileFn};
 use crate::act::{EXTRAS_32, EXTRAS_256, MAX_TILE, OFFSETS_32, PAIRS_16, PAIRS_32, pair_first};
-use crate::attend::{CHUNK, Values};
+use crate::attend::Values;
 use crate::format::{Bf16, Block, F16, F32, Format, I8, PANEL, SmallBlock, SuperBlock, with_shape};
 
 /// How NEON unpacks a format of 32-wide blocks. All pointers to words and halves are advanced to the quarter panel.
@@ -113,12 +113,12 @@ pub(crate) fn multiply(format: Format, dotprod: bool) -> TileFn {
     }
 }
 
-/// The micro-kernel for cached values: the activations are rows of [`CHUNK`] probabilities.
+/// The micro-kernel of attention for cached numbers: rows that are not packed, several panels.
 pub(crate) fn weigh(values: Values) -> TileFn {
     match values {
-        Values::F32 => float::<F32, true>,
-        Values::F16 => float::<F16, true>,
-        Values::I8 => float::<I8, true>,
+        Values::F32 => each_panel::<F32>,
+        Values::F16 => each_panel::<F16>,
+        Values::I8 => each_panel::<I8>,
     }
 }
 
@@ -650,6 +650,16 @@ kernels!(with_dotprod, "neon,dotprod", Sdot, [1 by 4, 2 by 4, 3 by 2, 4 by 2, 5 
 /// # Safety
 /// As [`TileFn`].
 #[target_feature(enable = "neon")]
+unsafe fn each_panel<F: Float128>(t: &Tile) {
+    for p in 0..t.panels.0 {
+        // SAFETY: passed on.
+        unsafe { float::<F, true>(&t.one(p)) };
+    }
+}
+
+/// # Safety
+/// As [`TileFn`].
+#[target_feature(enable = "neon")]
 unsafe fn float<F: Float128, const BY_ROW: bool>(t: &Tile) {
     for (row, rows) in walks(t.rows) {
         // SAFETY: passed on; rows `row .. row + R` are rows of the tile.
@@ -666,7 +676,7 @@ unsafe fn float<F: Float128, const BY_ROW: bool>(t: &Tile) {
     }
 }
 
-/// In a packed tile the rows of a value lie together, probabilities lie row by row, so that four values of a row are read at once.
+/// In a packed tile the rows of a value lie together; else four values of a row are read at once.
 #[target_feature(enable = "neon")]
 unsafe fn float_rows<F: Float128, const R: usize, const BY_ROW: bool>(t: &Tile, row: usize) {
     const Q: usize = 4;
@@ -675,13 +685,12 @@ unsafe fn float_rows<F: Float128, const R: usize, const BY_ROW: bool>(t: &Tile, 
     // SAFETY: weight i of 16 rows and value i of R rows lie inside panel and tile.
     unsafe {
         if BY_ROW {
-            let act = t.act.add(row * CHUNK).cast::<f32>();
+            let act = t.act.add(row * t.act_stride).cast::<f32>();
             let whole = t.blocks / 4 * 4;
             for i in (0..whole).step_by(4) {
                 let mut x = [vdupq_n_f32(0.0); R];
-                each_row!(ROW < R => { x[ROW] = read(act.add(ROW * CHUNK + i).cast()) });
+                each_row!(ROW < R => { x[ROW] = read(act.add(ROW * t.act_stride + i).cast()) });
                 each!(J in [0 1 2 3] {
-                    fetch(t.next.wrapping_add((i + J) * width));
                     each_quarter!(QUARTER < Q => {
                         let w = F::load(t.panel.add((i + J) * width + QUARTER * width / 4));
                         each_row!(ROW < R => {
@@ -694,7 +703,7 @@ unsafe fn float_rows<F: Float128, const R: usize, const BY_ROW: bool>(t: &Tile, 
                 each_quarter!(QUARTER < Q => {
                     let w = F::load(t.panel.add(i * width + QUARTER * width / 4));
                     each_row!(ROW < R => {
-                        acc[QUARTER][ROW] = vfmaq_n_f32(acc[QUARTER][ROW], w, act.add(ROW * CHUNK + i).read());
+                        acc[QUARTER][ROW] = vfmaq_n_f32(acc[QUARTER][ROW], w, act.add(ROW * t.act_stride + i).read());
                     });
                 });
             }

@@ -2,7 +2,7 @@
 
 use super::{Tile, TileFn};
 use crate::act::{ActKind, unpack_row};
-use crate::attend::{CHUNK, Values};
+use crate::attend::Values;
 use crate::format::{Block, F32, Float, Format, Layout, PANEL, SmallBlock, SuperBlock, half_at, with_shape};
 
 /// The micro-kernel of a format.
@@ -15,7 +15,7 @@ pub(crate) fn multiply_expanded(format: Format) -> TileFn {
     with_shape!(format, F => small: expanded::<F>, large: expanded::<F>, float: expanded::<F>)
 }
 
-/// The micro-kernel for cached values: `acc = fma(value, p, acc)` over keys in ascending order; the activations are rows of [`CHUNK`] probabilities.
+/// The micro-kernel of attention for cached numbers: `acc = fma(number, x, acc)` in ascending order, on rows that are not packed and on several panels.
 pub(crate) fn weigh(values: Values) -> TileFn {
     match values {
         Values::F32 => weigh_f32,
@@ -46,23 +46,25 @@ unsafe fn weigh_i8(t: &Tile) {
 }
 
 /// # Safety
-/// As [`TileFn`]; a value has `width` bytes.
+/// As [`TileFn`]; a number has `width` bytes.
 unsafe fn weigh_with(t: &Tile, width: usize, value: impl Fn(&[u8], usize) -> f32) {
-    // SAFETY: the panel has 16 values a key; rows of probabilities lie CHUNK apart.
-    let (panel, p) = unsafe {
-        (
-            std::slice::from_raw_parts(t.panel, t.blocks * PANEL * width),
-            std::slice::from_raw_parts(t.act, (t.rows - 1) * CHUNK + t.blocks),
-        )
-    };
-    for r in 0..t.rows {
-        for lane in 0..PANEL {
-            let mut acc = 0f32;
-            for i in 0..t.blocks {
-                acc = value(panel, i * PANEL + lane).mul_add(f32::from_bits(p[r * CHUNK + i]), acc);
+    for t in (0..t.panels.0).map(|p| t.one(p)) {
+        // SAFETY: a panel has 16 numbers for each of `blocks`; rows lie `act_stride` apart.
+        let (panel, x) = unsafe {
+            (
+                std::slice::from_raw_parts(t.panel, t.blocks * PANEL * width),
+                std::slice::from_raw_parts(t.act, (t.rows - 1) * t.act_stride + t.blocks),
+            )
+        };
+        for r in 0..t.rows {
+            for lane in 0..PANEL {
+                let mut acc = 0f32;
+                for i in 0..t.blocks {
+                    acc = value(panel, i * PANEL + lane).mul_add(f32::from_bits(x[r * t.act_stride + i]), acc);
+                }
+                // SAFETY: passed on.
+                unsafe { store(&t, r, lane, acc) };
             }
-            // SAFETY: passed on.
-            unsafe { store(t, r, lane, acc) };
         }
     }
 }
