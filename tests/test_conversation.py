@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import json
+import random
+import signal
 import threading
 
 import pytest
@@ -429,6 +431,45 @@ def test_an_interrupt_inside_a_step_keeps_what_was_handed_out(model, scripted, a
     twin = undisturbed(model, chat)
     same(chat.reply("Hi", sampling=scripted.say("phrase"), max_tokens=9),
          twin.reply("Hi", sampling=scripted.say("phrase"), max_tokens=9))  # fmt: skip
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that interrupt")
+@pytest.mark.parametrize("speculation", [True, None])
+def test_an_interrupt_at_any_moment_leaves_a_conversation_that_goes_on(model, scripted, speculation):
+    def interrupt(number, frame):
+        raise KeyboardInterrupt
+
+    chat = model.conversation(speculation=speculation, max_tokens=20)
+    rng, hits = random.Random(5), 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        for _ in range(300):
+            said, got, stream = chat.messages, "", None
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(2e-5, 4e-3))
+                stream = chat.send("Hi", sampling=scripted.say("phrase"))
+                for chunk in stream:
+                    got += chunk.text
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except KeyboardInterrupt:
+                hits += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            if stream is not None:
+                stream.close()
+            new = chat.messages[len(said) :]
+            assert [message["role"] for message in new] in ([], ["user", "assistant"])
+            assert new or not got, "what was handed out stays"
+            assert not new or new[-1]["content"].startswith(got)
+            twin = model.conversation(speculation=None, max_tokens=20)
+            twin._entries = [*chat._entries]
+            same(chat.reply("More", sampling=scripted.say("hello")), twin.reply("More", sampling=scripted.say("hello")))
+            assert chat.tokens == twin.tokens == chat.decoder.history
+            if len(chat.messages) > 8:
+                chat.reset()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert hits > 50
 
 
 def test_reply_hands_out_all_or_nothing(model, scripted):

@@ -204,5 +204,3 @@ def test_a_second_turn_costs_what_is_new(model):
     assert first.stats.prefill_tokens > 300
     assert second.stats.prefill_tokens < 20
     assert second.stats.cached_tokens + second.stats.prefill_tokens == second.prompt_tokens
-    # A loose bound on time, since machines are busy: 15 tokens against 300.
-    assert second.stats.prefill_ns < first.stats.prefill_ns / 2

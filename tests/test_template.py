@@ -12,7 +12,7 @@ import pytest
 from quoth.errors import TokenizerError
 from quoth.template import ChatTemplate, TemplateError
 from quoth.tokenizer import Tokenizer
-from vocabularies import tiny_vocabulary
+from vocabularies import read_metadata, tiny_vocabulary
 
 STYLES = {
     path.stem: path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "data/templates").glob("*.jinja")
@@ -87,7 +87,22 @@ def outcome(call):
 
 @pytest.mark.parametrize("style", sorted(STYLES))
 def test_each_style_renders_as_transformers_does(style):
-    source, compared = STYLES[style], 0
+    assert compared(STYLES[style]) >= 24, "most conversations must render"
+
+
+def test_the_templates_of_the_shared_models_render_as_transformers_does(shared_dir):
+    sources = set()
+    for folder in sorted((shared_dir / "fixtures").iterdir()):
+        for path in sorted(folder.glob("*.gguf"))[:1] if folder.is_dir() else ():
+            sources.add(read_metadata(path).get("tokenizer.chat_template"))
+    sources.discard(None)
+    assert sources
+    assert all(compared(source) >= 24 for source in sources)
+
+
+def compared(source):
+    """Render all conversations in all ways, here and there, and count those that render."""
+    n = 0
     template = ChatTemplate(source, SPECIAL)
     for name, messages in CONVERSATIONS.items():
         for prompt in (True, False):
@@ -97,8 +112,8 @@ def test_each_style_renders_as_transformers_does(style):
                         expected = outcome(lambda: by_reference(source, messages, prompt, tools, documents, variables))  # noqa: B023
                         found = outcome(lambda: template.render(messages, prompt, tools, documents, **variables))  # noqa: B023
                         assert found == expected, (name, prompt, variables)
-                        compared += expected is not Exception
-    assert compared >= 24, "most conversations must render"
+                        n += expected is not Exception
+    return n
 
 
 def test_there_are_styles_enough():

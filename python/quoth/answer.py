@@ -74,9 +74,16 @@ class Answer(Iterator[Chunk]):
         return self
 
     def __next__(self) -> Chunk:
-        chunk = self._fetch()
-        self._accept(chunk)
-        return chunk
+        try:
+            chunk = self._fetch()
+            self._accept(chunk)
+            return chunk
+        except BaseException as error:
+            if not isinstance(
+                error, Exception
+            ):  # an interrupt; the chunk on its way may be lost, and then all behind it
+                self.close()
+            raise
 
     def __enter__(self) -> Answer:
         return self
@@ -129,12 +136,11 @@ class Answer(Iterator[Chunk]):
         """Take a step's chunk into the conversation."""
         with self._chat._claim():
             self._check()
+            tokens, texts = [*self._tokens, *chunk.tokens], [*self._texts, chunk.text]
+            logprobs = [*self._logprobs, *chunk.logprobs]
+            self._tokens, self._texts, self._logprobs = tokens, texts, logprobs
             if not self._begun:
-                self._version = self._chat._begin(self, self._plan)
-                self._begun = True
-            self._tokens += chunk.tokens
-            self._texts.append(chunk.text)
-            self._logprobs += chunk.logprobs
+                self._chat._begin(self, self._plan)
             if chunk.finish_reason is not None:
                 self._end(chunk)
 
@@ -148,8 +154,8 @@ class Answer(Iterator[Chunk]):
         """No more chunks: the answer takes its place in the conversation."""
         if self._over:
             return
-        self._over = True
         if not self._begun:
+            self._over = True
             return
         chat, plan = self._chat, self._plan
         tokenizer, decoder = chat.model.tokenizer, chat.decoder
@@ -158,7 +164,7 @@ class Answer(Iterator[Chunk]):
         # An answer that was left shows what it had held back, like one that `max_tokens` ended.
         text = tokenizer.stream().push(self._tokens) if finish_reason is None else "".join(self._texts)
         kept, rest = cut_at(tokenizer, self._tokens, text) if isinstance(stop, str) else (self._tokens, [])
-        self._result = Result(
+        result = Result(
             text=text,
             tokens=tuple(self._tokens),
             finish_reason=finish_reason,
@@ -167,7 +173,7 @@ class Answer(Iterator[Chunk]):
             stats=decoder.stats,
             prompt_tokens=len(plan.prompt.tokens),
         )
-        self._version = chat._end(self._result, plan.prompt, kept, rest)
+        chat._end(self, result, kept, rest)
 
     def _message(self) -> dict[str, Any]:
         """The answer as a message, as far as it has come."""

@@ -15,6 +15,8 @@ V3  An answer stays as the tokens that were generated, and nothing of a stop sta
 V4  A failed call changes nothing.
 V5  Turn by turn the same seed is used, and each turn's draws begin with number 0: an answer depends on the entries, the
     sampling and the seed, not on how often the conversation was tried, edited or reloaded.
+V6  An interrupt may come at any moment: a change of the conversation happens as a whole or not at all, and nobody is
+    left holding it.
 
 Cost: a turn computes what its prompt does not share with the one before, that is the new message and the template's
 marks; beside that it renders the template twice (`quoth.transcript`).
@@ -26,8 +28,8 @@ import copy
 import os
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
@@ -370,26 +372,33 @@ class Conversation:
         return answer.result
 
     # -- the course of an answer, told by it ---------------------------------------------------------------------------
+    # Signals arrive where something is called; so an interrupt comes before or behind each run of assignments (V6).
 
-    def _begin(self, answer: Answer, plan: Plan) -> int:
+    def _begin(self, answer: Answer, plan: Plan) -> None:
         """An answer hands out its first chunk: its turn is in the conversation now."""
         self._entries = plan.entries
         self.trimmed += plan.trimmed
         self._open = answer
         self._version += 1
-        return self._version
+        answer._version = self._version
+        answer._begun = True
 
-    def _end(self, result: Result, prompt: Prompt, kept: list[int], rest: list[int]) -> int:
+    def _end(self, answer: Answer, result: Result, kept: Sequence[int], rest: Sequence[int]) -> None:
         """An answer is over: it stays as the tokens that are kept, and those that spell the rest of its text."""
-        message = {"role": "assistant", "content": result.text}
-        self._entries = [*self._entries, Entry(message, (*kept, *rest), prompt.lead, result)]
+        prompt = answer._plan.prompt
+        entry = Entry({"role": "assistant", "content": result.text}, (*kept, *rest), prompt.lead, result)
+        spent = [total([*self._spent, result.stats])]
+        n = len(prompt.tokens) + len(kept)
+        self._entries = [*self._entries, entry]
         self._open = None
-        self._spent = [total([*self._spent, result.stats])]
+        self._spent = spent
         self._version += 1
+        answer._version = self._version
+        answer._result = result
+        answer._over = True
         # Layers with a sliding window may not reach back so far; then the next turn begins anew.
         with suppress(OptionsError):
-            self.decoder.rewind(len(prompt.tokens) + len(kept))
-        return self._version
+            self.decoder.rewind(n)
 
     def _settle(self) -> None:
         """End the answer that is still open."""
@@ -398,14 +407,12 @@ class Conversation:
             self._open._end()
             self._version += 1
 
-    @contextmanager
-    def _claim(self) -> Iterator[None]:
-        if not self._claimed.acquire(blocking=False):
+    def _claim(self) -> AbstractContextManager[object]:
+        """The lock, to be held by a `with`, which no interrupt can come between. Who comes second is refused; only in
+        a race of two threads does one wait for the other's step."""
+        if self._claimed.locked():
             raise BusyError("the conversation is in use by another caller")
-        try:
-            yield
-        finally:
-            self._claimed.release()
+        return self._claimed
 
     # -- history -------------------------------------------------------------------------------------------------------
 
