@@ -3,8 +3,8 @@
 In: a template's source, messages, tools, variables. Out: text, to `Tokenizer.apply_chat_template`.
 
 J1  The text is what transformers renders from the same source and messages.
-J2  A template comes with the model file and is not trusted: it runs in jinja2's immutable sandbox and sees plain
-    data only.
+J2  A template comes with the model file and is not trusted: it runs in jinja2's immutable sandbox, sees plain data
+    only, and has a budget of steps, bytes and time (`_sandbox`).
 J3  Whatever goes wrong inside a template becomes a `TemplateError` with the template's line.
 J4  jinja2 is imported and the source compiled on the first `render`; a broken template spoils nothing before that.
 
@@ -93,15 +93,22 @@ class ChatTemplate:
             "add_generation_prompt": bool(add_generation_prompt),
         }
         compiled = self._compiled
+        from quoth._sandbox import budget  # noqa: PLC0415 - see J4
+
         try:
-            return compiled.render(variables)
+            with budget(variables):
+                return compiled.render(variables)
         except Exception as error:
             raise _failure(error) from error
 
     @cached_property
     def _compiled(self) -> jinja2.Template:
+        from quoth._sandbox import budget  # noqa: PLC0415 - see J4
+
         try:
-            return _environment().from_string(self.source)
+            # Constant parts are computed while compiling.
+            with budget(None):
+                return _environment().from_string(self.source)
         except Exception as error:
             raise _failure(error) from error
 
@@ -198,7 +205,9 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
 
 def _environment() -> jinja2.Environment:
     import jinja2  # noqa: PLC0415 - see J4
-    from jinja2 import exceptions, ext, nodes, sandbox, utils  # noqa: PLC0415
+    from jinja2 import exceptions, ext, nodes, utils  # noqa: PLC0415
+
+    from quoth._sandbox import LimitedEnvironment  # noqa: PLC0415
 
     class Generation(ext.Extension):
         """`{% generation %}`: marks the model's own words for training; here only a scope."""
@@ -216,6 +225,9 @@ def _environment() -> jinja2.Environment:
             if str(name).startswith("_"):
                 raise exceptions.SecurityError(f"attribute {name!r} of a namespace is not allowed")
             super().__setitem__(name, value)
+
+        def __repr__(self) -> str:
+            return "<Namespace>"  # what it holds could hold it again
 
     class Dict:
         """The part of `dict` that templates use."""
@@ -247,10 +259,8 @@ def _environment() -> jinja2.Environment:
     def strftime_now(format: str) -> str:
         return datetime.now().strftime(format)
 
-    environment = sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols]
-    )
-    environment.filters["tojson"] = tojson
+    environment = LimitedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=[Generation, ext.loopcontrols])
+    environment.add_filter("tojson", tojson)
     environment.globals.update(
         raise_exception=raise_exception, strftime_now=strftime_now, namespace=namespace, dict=Dict()
     )
