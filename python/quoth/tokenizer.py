@@ -535,5 +535,5 @@ def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
 def _model(name: str | None) -> str:
     if name is not None and name in _MODELS:
         return name
-    problem = "the file names no vocabulary" if name is None else f"the vocabulary `{name}` is unknown"
+    problem = "the file names no vocabulary" if name is None else f"the vocabulary `{name[:80]}` is unknown"
     raise TokenizerError(f"{problem} (key tokenizer.ggml.model); known: {', '.join(_MODELS)}")

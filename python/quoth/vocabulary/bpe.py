@@ -24,9 +24,10 @@ from typing import Any, Final
 from tokenizers import Encoding, Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.pre_tokenizers import PreTokenizer
 
+from quoth._arguments import shown
 from quoth.errors import TokenizerError
 from quoth.vocabulary.splitters import EACH_NUMBER, Splitter
-from quoth.vocabulary.tokens import BYTE_NAMES, CHARACTER_OF, Kind, TokenTable
+from quoth.vocabulary.tokens import BYTE_NAMES, CHARACTER_OF, Kind, TokenTable, all_text
 
 __all__ = ["MergeEncoder"]
 
@@ -48,7 +49,7 @@ class MergeEncoder:
     """
 
     def __init__(self, table: TokenTable, merges: Sequence[str], cuts: Splitter) -> None:
-        pairs = _pairs(merges)
+        pairs = _pairs(all_text(merges, "tokenizer.ggml.merges"))
         visible = dict(table.ids)
         for id, kind in table.special.items():
             if kind is not Kind.USER_DEFINED:
@@ -135,7 +136,7 @@ def _pairs(merges: Sequence[str]) -> list[tuple[str, str]]:
     for rank, merge in enumerate(merges):  # a part may itself begin with a space
         at = merge.find(" ", 1)
         if at < 0:
-            raise TokenizerError(f"expected two parts in merge {rank} of tokenizer.ggml.merges, found {merge!r}")
+            raise TokenizerError(f"expected two parts in merge {rank} of tokenizer.ggml.merges, found {shown(merge)}")
         pairs.append((merge[:at], merge[at + 1 :]))
     return pairs
 

@@ -88,8 +88,12 @@ class ScoreEncoder:
         """
         if len(self._byte_ids) == 256:
             return set()
-        lost = set(text.replace(" ", "\u2581")) - self._ids.keys()
-        return {character for character in lost if any(byte not in self._byte_ids for byte in character.encode())}
+        lost = set()
+        for character in set(text):
+            spelled = character.replace(" ", "\u2581")
+            if spelled not in self._ids and any(byte not in self._byte_ids for byte in spelled.encode()):
+                lost.add(character)
+        return lost
 
     def _encode_chunk(self, chunk: str) -> list[int]:
         ids, scores = self._ids, self._scores

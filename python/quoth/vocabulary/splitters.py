@@ -223,6 +223,6 @@ def splitter(name: str | None, source: str = "key tokenizer.ggml.pre") -> Splitt
     problem = (
         "the file does not name its splitter (key tokenizer.ggml.pre)"
         if name is None
-        else f"the splitter `{name}` ({source}) is unknown"
+        else f"the splitter `{str(name)[:80]}` ({source}) is unknown"
     )
     raise TokenizerError(f"{problem}; pre= takes one of these instead: {', '.join(sorted(SPLITTERS))}")

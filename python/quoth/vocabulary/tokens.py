@@ -20,9 +20,10 @@ from enum import IntEnum
 from functools import cached_property
 from typing import Any, Final
 
+from quoth._arguments import shown
 from quoth.errors import TokenizerError
 
-__all__ = ["BYTE_NAMES", "BYTE_OF", "CHARACTER_OF", "Kind", "TokenTable"]
+__all__ = ["BYTE_NAMES", "BYTE_OF", "CHARACTER_OF", "Kind", "TokenTable", "all_text"]
 
 _KEY: Final = "tokenizer.ggml."
 _SPACE: Final = "\u2581"
@@ -74,6 +75,28 @@ _OTHER_ENDS: Final = frozenset({"<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", 
 _SPECIAL_KINDS: Final = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
 
 
+def all_text(values: Sequence[Any], key: str) -> Sequence[str]:
+    """A list of a file, if all of it is text.
+
+    Args:
+        values: The list.
+        key: Its key, for the message.
+
+    Returns:
+        The list.
+
+    Raises:
+        TokenizerError: Something in it is not text; strings of a file that are not UTF-8 arrive as bytes.
+    """
+    try:
+        "".join(values)  # the fastest look at every type
+    except TypeError:
+        at, wrong = next((at, value) for at, value in enumerate(values) if not isinstance(value, str))
+        found = "bytes that are not UTF-8" if isinstance(wrong, bytes) else type(wrong).__name__
+        raise TokenizerError(f"expected text in {key}, found {found} as entry {at}") from None
+    return values
+
+
 class TokenTable:
     """The tokens of one vocabulary.
 
@@ -93,9 +116,7 @@ class TokenTable:
         tokens = metadata.get(_KEY + "tokens")
         if not isinstance(tokens, Sequence) or isinstance(tokens, str | bytes) or len(tokens) == 0:
             raise TokenizerError(f"expected a list of tokens in {_KEY}tokens, found {type(tokens).__name__}")
-        if not isinstance(tokens[0], str):
-            raise TokenizerError(f"expected text in {_KEY}tokens, found {type(tokens[0]).__name__}")
-        self.texts: Final[Sequence[str]] = tokens
+        self.texts: Final[Sequence[str]] = all_text(tokens, _KEY + "tokens")
         self._types = self._array(metadata, "token_type")
         self.scores: Final = self._array(metadata, "scores")
         self._metadata = metadata
@@ -110,6 +131,8 @@ class TokenTable:
             found = f"{len(values)} entries" if hasattr(values, "__len__") else type(values).__name__
             raise TokenizerError(f"expected {len(self.texts)} entries in {_KEY}{key}, found {found}")
         array: Sequence[Any] = values.tolist() if hasattr(values, "tolist") else values
+        if not isinstance(array[0], int if key == "token_type" else int | float):  # arrays of a file are of one type
+            raise TokenizerError(f"expected numbers in {_KEY}{key}, found {type(array[0]).__name__}")
         return array
 
     def _id(self, metadata: Mapping[str, Any], key: str) -> int | None:
@@ -119,7 +142,7 @@ class TokenTable:
         if isinstance(value, int) and 0 <= value < len(self.texts):
             return int(value)
         if key in ("bos_token_id", "eos_token_id"):
-            raise TokenizerError(f"expected an id below {len(self.texts)} in {_KEY}{key}, found {value!r}")
+            raise TokenizerError(f"expected an id below {len(self.texts)} in {_KEY}{key}, found {shown(value)}")
         return None  # files name padding that the vocabulary lacks
 
     @property
@@ -139,7 +162,7 @@ class TokenTable:
         if len(ids) != len(self.texts) - max(n_empty - 1, 0):
             twice = next(id for id, text in enumerate(self.texts) if text and ids[text] != id)
             text = self.texts[twice]
-            raise TokenizerError(f"expected distinct tokens, found {text!r} with the ids {twice} and {ids[text]}")
+            raise TokenizerError(f"expected distinct tokens, found {shown(text)} with the ids {twice} and {ids[text]}")
         ids.pop("", None)
         return ids
 
