@@ -58,7 +58,7 @@ def measured_costs(model: Model, folder: Path | None = None) -> tuple[Mapping[in
             raise ValueError("costs out of range")
     except FileNotFoundError:
         return None
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         _log.warning("the measured costs in %s cannot be used: %s", path, error)
         return None
     return costs, f"measured on this machine, {content.get('date', 'undated')}"

@@ -8,6 +8,7 @@ use crate::gguf::{Fault, GgufError, GgufFile};
 use std::fs::OpenOptions;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, SystemTime};
 
 fn why(path: &Path) -> Fault {
@@ -112,6 +113,53 @@ fn a_file_written_to_while_its_header_is_read_is_an_error() {
 }
 
 /// The files of a model with tensors t0, t1, ... of one byte each, whose value is the number.
+/// A disk that fails from the n-th read on.
+struct Failing {
+    bytes: Vec<u8>,
+    reads: AtomicUsize,
+    good: usize,
+}
+
+impl ByteSource for Failing {
+    fn len(&self) -> u64 {
+        ByteSource::len(&self.bytes)
+    }
+
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+        if self.reads.fetch_add(1, Ordering::Relaxed) >= self.good {
+            // What a read that fails half-way leaves behind.
+            out.fill(0xaa);
+            return Err(std::io::Error::from_raw_os_error(5));
+        }
+        self.bytes.read_at(offset, out)
+    }
+
+    fn changed_len(&self) -> std::io::Result<Option<u64>> {
+        Ok(None)
+    }
+}
+
+#[test]
+fn pages_that_cannot_be_read_are_the_systems_error_with_the_path_wherever_they_are() {
+    // Large enough for several reads.
+    let many = (0..60).fold(small(), |b, i| b.kv(&format!("key {i}"), "x".repeat(5_000)));
+    let bytes = many.build();
+    let source = |good| Failing { bytes: bytes.clone(), reads: AtomicUsize::new(0), good };
+    let whole = source(usize::MAX);
+    parse(Path::new("m.gguf"), &whole, 0).map(drop).expect("sound");
+    let reads = whole.reads.into_inner();
+    assert!(reads > 2, "{reads} reads");
+    for good in 0..reads {
+        match parse(Path::new("m.gguf"), &source(good), 0) {
+            Err(GgufError::Io { path, source }) => {
+                assert_eq!((path.as_path(), source.raw_os_error()), (Path::new("m.gguf"), Some(5)));
+            }
+            Err(other) => panic!("{good}: {other}"),
+            Ok(_) => panic!("{good}: opened"),
+        }
+    }
+}
+
 fn split(dir: &TempDir, sizes: &[usize], change: impl Fn(usize, GgufBuilder) -> GgufBuilder) -> Vec<PathBuf> {
     let (count, total) = (sizes.len(), sizes.iter().sum::<usize>());
     let mut next = 0u8;

