@@ -182,3 +182,16 @@ fn run(model: &Arc<Model>, vocab: Option<Arc<Vocab>>, outcome: &mut Outcome) {
     }
     outcome.passed.push("decode");
 }
+
+#[test]
+fn every_seed_comes_as_far_as_it_should() {
+    for (name, seed) in crate::seeds::all() {
+        let outcome = bytes(seed, true);
+        let expected: &[&str] = match name {
+            "values" => &["open"],
+            _ if name.starts_with("vocabulary") => &["open", "vocab"],
+            _ => &["open", "vocab", "load", "forward", "decode"],
+        };
+        assert_eq!(outcome.passed, expected, "{name}: {:?}", outcome.refusals);
+    }
+}

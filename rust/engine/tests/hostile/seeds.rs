@@ -187,6 +187,8 @@ fn weights(w: &mut Weights, arch: &str, n_layer: u64, n_head_kv: u64) {
     w.vector("output_norm.weight", N_EMBD);
     if arch == "llama" {
         w.matrix("output.weight", N_EMBD, N_VOCAB as u64);
+    }
+    if arch == "llama" || arch == "gemma4" {
         w.vector("rope_freqs.weight", HEAD_DIM / 2);
     }
     if arch == "gemma4" {
