@@ -18,7 +18,7 @@ pub struct KernelSet {
     expanded: bool,
     tile: fn(Format) -> TileFn,
     weigh: fn(Values) -> TileFn,
-    pack: unsafe fn(ActKind, &[f32], usize, &mut [u32]),
+    pack: unsafe fn(ActKind, &[f32], usize, &mut [u32], &mut [u32]),
     rms: norm::RmsFn,
     rotate: rope::RotateFn,
     glu: glu::Glu,
@@ -104,8 +104,8 @@ const NEON_DOTPROD: KernelSet =
 
 /// # Safety
 /// None.
-unsafe fn pack_scalar_unsafe(kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
-    pack_scalar(kind, x, k, out);
+unsafe fn pack_scalar_unsafe(kind: ActKind, x: &[f32], k: usize, codes: &mut [u32], extras: &mut [u32]) {
+    pack_scalar(kind, x, k, codes, extras);
 }
 
 impl KernelSet {
@@ -186,11 +186,21 @@ impl KernelSet {
     /// # Panics
     /// If the lengths do not fit.
     pub fn pack(&self, kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
-        assert!(
-            k.is_multiple_of(kind.block()) && x.len().is_multiple_of(k) && out.len() == x.len() / k * kind.row_words(k)
-        );
+        assert!(x.len().is_multiple_of(k) && out.len() == x.len() / k * kind.row_words(k));
+        let (codes, extras) = out.split_at_mut(x.len() / k * kind.code_words(k));
+        self.pack_columns(kind, x, k, codes, extras);
+    }
+
+    /// Packs `k` columns of a tile's rows, whole blocks, whose codes and extras lie in one piece each.
+    ///
+    /// # Panics
+    /// If the lengths do not fit.
+    pub fn pack_columns(&self, kind: ActKind, x: &[f32], k: usize, codes: &mut [u32], extras: &mut [u32]) {
+        assert!(k.is_multiple_of(kind.block()) && x.len().is_multiple_of(k));
+        let rows = x.len() / k;
+        assert!(codes.len() == rows * kind.code_words(k) && extras.len() == rows * kind.extra_words(k));
         // SAFETY: the CPU has this set.
-        unsafe { (self.pack)(kind, x, k, out) }
+        unsafe { (self.pack)(kind, x, k, codes, extras) }
     }
 
     /// Multiplies panels `first .. first + count` with all rows of `x` into `out` ([`crate::matmul`]).

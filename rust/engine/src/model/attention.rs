@@ -150,7 +150,7 @@ impl Model {
         let kv_matrices = weights.kv.iter().flat_map(|kv| [&kv.k.matrix, &kv.v.matrix]);
         let kinds = self.kinds(std::iter::once(&weights.q.matrix).chain(kv_matrices));
         let shares = Shares::new(config, weights);
-        with_packed(&self.pool, &self.set, (kinds, m, n_embd), &norm, own, common, &|worker, packed| {
+        with_packed(&self.pool, &self.set, (kinds, m, n_embd), &norm, own, common, &|worker, packed, _| {
             let (own_q, own_k, own_v) = shares.of(worker);
             // No columns are no panels, also where the heads before them end inside one.
             let panels = |columns: Range<usize>| match columns.is_empty() {
@@ -253,16 +253,31 @@ impl Model {
         };
         let (x, deltas) = (Shared::new(x), Shared::new(delta));
         let matrix = &weights.output.matrix;
-        with_packed(&self.pool, &self.set, (self.kinds([matrix]), m, n_q), &source, own, common, &|worker, packed| {
-            let panels = worker.share(matrix.panels());
-            // SAFETY: each worker uses the columns of its share.
-            unsafe {
-                self.product(matrix, panels.clone(), packed, &deltas, (0, n_embd), self.first_of_feed(layer, worker));
-                if weights.post_norm.is_none() {
-                    self.add_columns(m, panels, weights.output.bias.as_deref(), &x, &deltas);
+        with_packed(
+            &self.pool,
+            &self.set,
+            (self.kinds([matrix]), m, n_q),
+            &source,
+            own,
+            common,
+            &|worker, packed, _| {
+                let panels = worker.share(matrix.panels());
+                // SAFETY: each worker uses the columns of its share.
+                unsafe {
+                    self.product(
+                        matrix,
+                        panels.clone(),
+                        packed,
+                        &deltas,
+                        (0, n_embd),
+                        self.first_of_feed(layer, worker),
+                    );
+                    if weights.post_norm.is_none() {
+                        self.add_columns(m, panels, weights.output.bias.as_deref(), &x, &deltas);
+                    }
                 }
-            }
-        });
+            },
+        );
         if let Some(norm) = &weights.post_norm {
             self.add_normed(m, norm, scratch);
         }

@@ -181,7 +181,7 @@ impl Model {
         };
         let outputs = Shared::new(logits);
         let kinds = self.kinds([&weights.router]);
-        with_packed(&self.pool, &self.set, (kinds, m, n_embd), &router_input, own, common, &|worker, packed| {
+        with_packed(&self.pool, &self.set, (kinds, m, n_embd), &router_input, own, common, &|worker, packed, _| {
             // SAFETY: each worker uses the columns of its share.
             unsafe {
                 self.product(&weights.router, worker.share(weights.router.panels()), packed, &outputs, (0, count), &[])

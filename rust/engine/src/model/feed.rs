@@ -3,7 +3,7 @@
 use super::Model;
 use super::config::Activation;
 use super::forward::{Scratch, at_least};
-use super::rows::with_packed;
+use super::rows::{Packed, with_packed};
 use super::weights::{Beside, Dense, FeedForward};
 use crate::pool::Worker;
 use crate::shared::Shared;
@@ -36,9 +36,11 @@ impl Model {
     }
 
     /// A dense feed-forward: gate and up in one job, down in the next. The result goes to `delta`, and if `add` to the stream at once.
+    ///
+    /// Between the jobs whoever computed columns also packs them, if whole blocks can be shared out evenly; else all is packed when the second job begins.
     fn dense(&self, layer: usize, dense: &Dense, norm: &[f32], add: bool, m: usize, scratch: &mut Scratch) {
         let (n_embd, n_ff) = (self.config.n_embd, dense.gate.n);
-        let Scratch { x, delta, gate, up, own, common, .. } = scratch;
+        let Scratch { x, delta, gate, up, hidden, own, common, .. } = scratch;
         at_least(gate, m * n_ff);
         at_least(up, m * n_ff);
 
@@ -46,43 +48,60 @@ impl Model {
         let norm = |r: usize, out: &mut [f32]| {
             self.set.rms_norm(&stream[r * n_embd..(r + 1) * n_embd], Some(norm), self.config.eps, out);
         };
-        let (gates, ups) = (Shared::new(gate), Shared::new(up));
+        let down_kind = self.set.act_kind(dense.down.format);
+        let step = down_kind.block().max(16);
+        let even = even(n_ff, step, self.pool.count());
         let kinds = self.kinds([&dense.gate, &dense.up]);
-        with_packed(&self.pool, &self.set, (kinds, m, n_embd), &norm, own, common, &|worker, packed| {
-            let panels = worker.share(dense.gate.panels());
-            let (from, to) = (panels.start * 16, (panels.end * 16).min(n_ff));
-            // SAFETY: gate and up have the same panels, and each worker uses the columns of its share.
-            unsafe {
-                let up_first = self.arena.panels(&dense.up).from(panels.start);
-                self.product(&dense.gate, panels.clone(), packed, &gates, (0, n_ff), up_first);
-                self.product(&dense.up, panels, packed, &ups, (0, n_ff), self.share_of(&dense.down, worker));
-                for r in 0..m {
-                    let gate = gates.read(r * n_ff + from..r * n_ff + to);
-                    self.gated(gate, ups.part(r * n_ff + from..r * n_ff + to));
+        {
+            let (gates, ups) = (Shared::new(gate), Shared::new(up));
+            let parts = hidden.parts(down_kind, m, n_ff);
+            with_packed(&self.pool, &self.set, (kinds, m, n_embd), &norm, own, common, &|worker, packed, floats| {
+                let panels = match even {
+                    true => {
+                        let steps = worker.share(n_ff / step);
+                        steps.start * step / 16..steps.end * step / 16
+                    }
+                    false => worker.share(dense.gate.panels()),
+                };
+                let (from, to) = (panels.start * 16, (panels.end * 16).min(n_ff));
+                // SAFETY: gate and up have the same panels, and each worker uses, and packs, the columns of its share.
+                unsafe {
+                    let up_first = self.arena.panels(&dense.up).from(panels.start);
+                    self.product(&dense.gate, panels.clone(), packed, &gates, (0, n_ff), up_first);
+                    self.product(&dense.up, panels, packed, &ups, (0, n_ff), self.share_of(&dense.down, worker));
+                    let gate = |r: usize| gates.read(r * n_ff + from..r * n_ff + to);
+                    if even && from < to {
+                        parts.pack(&self.set, from..to, floats, |r, out| {
+                            out.copy_from_slice(ups.read(r * n_ff + from..r * n_ff + to));
+                            self.gated(gate(r), out);
+                        });
+                    } else {
+                        (0..m).for_each(|r| self.gated(gate(r), ups.part(r * n_ff + from..r * n_ff + to)));
+                    }
                 }
-            }
-        });
+            });
+        }
 
-        let hidden = &*up;
-        let copy = |r: usize, out: &mut [f32]| out.copy_from_slice(&hidden[r * n_ff..(r + 1) * n_ff]);
         let (x, deltas) = (Shared::new(x), Shared::new(delta));
-        let kinds = self.kinds([&dense.down]);
-        with_packed(&self.pool, &self.set, (kinds, m, n_ff), &copy, own, common, &|worker, packed| {
+        let down = |worker: Worker, packed: &Packed| {
             let panels = worker.share(dense.down.panels());
             // SAFETY: each worker uses the columns of its share.
             unsafe {
-                self.product(
-                    &dense.down,
-                    panels.clone(),
-                    packed,
-                    &deltas,
-                    (0, n_embd),
-                    self.after_layer(layer, worker),
-                );
+                let next = self.after_layer(layer, worker);
+                self.product(&dense.down, panels.clone(), packed, &deltas, (0, n_embd), next);
                 if add {
                     self.add_columns(m, panels, None, &x, &deltas);
                 }
             }
+        };
+        if even {
+            return self.pool.run(|worker| down(worker, hidden));
+        }
+        let up = &*up;
+        let copy = |r: usize, out: &mut [f32]| out.copy_from_slice(&up[r * n_ff..(r + 1) * n_ff]);
+        let kinds = self.kinds([&dense.down]);
+        with_packed(&self.pool, &self.set, (kinds, m, n_ff), &copy, own, common, &|worker, packed, _| {
+            down(worker, packed)
         });
     }
 
@@ -130,4 +149,10 @@ impl Model {
             }
         });
     }
+}
+
+/// Whether `n` columns can be shared out in steps so that no worker has a sixteenth more than its part.
+fn even(n: usize, step: usize, workers: usize) -> bool {
+    let steps = n / step;
+    n.is_multiple_of(step) && steps.div_ceil(workers) * workers * 16 <= steps * 17
 }

@@ -66,6 +66,8 @@ pub struct Scratch {
     pub(crate) mixed: Vec<f32>,
     pub(crate) gate: Vec<f32>,
     pub(crate) up: Vec<f32>,
+    /// What the feed-forward's last matrix meets, packed.
+    pub(crate) hidden: Packed,
     /// Per-layer inputs, `[m][n_layer · width]`.
     pub(crate) per_layer: Vec<f32>,
     pub(crate) experts: super::experts::Memory,

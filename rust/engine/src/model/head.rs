@@ -60,7 +60,7 @@ impl Model {
             Output::Logits(logits) => {
                 let n_vocab = self.config.n_vocab;
                 let logits = Shared::new(logits);
-                with_packed(&self.pool, &self.set, rows, &norm, own, common, &|worker, packed| {
+                with_packed(&self.pool, &self.set, rows, &norm, own, common, &|worker, packed, _| {
                     let panels = worker.share(matrix.panels());
                     let (from, to) = (panels.start * 16, (panels.end * 16).min(n_vocab));
                     // SAFETY: each worker writes the columns of its share of panels.
@@ -75,7 +75,7 @@ impl Model {
                 best.resize_with(self.pool.count(), WorkerBest::default);
                 let workers = Shared::new(best);
                 let wanted = &**results;
-                with_packed(&self.pool, &self.set, rows, &norm, own, common, &|worker, packed| {
+                with_packed(&self.pool, &self.set, rows, &norm, own, common, &|worker, packed, _| {
                     // SAFETY: element i belongs to worker i alone.
                     let own = &mut unsafe { workers.part(worker.index..worker.index + 1) }[0];
                     own.rows.clear();

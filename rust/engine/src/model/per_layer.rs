@@ -20,7 +20,7 @@ impl Model {
         let copy = |r: usize, out: &mut [f32]| out.copy_from_slice(&x[r * n_embd..(r + 1) * n_embd]);
         let inputs = Shared::new(per_layer);
         let kinds = self.kinds([&source.proj]);
-        with_packed(&self.pool, &self.set, (kinds, m, n_embd), &copy, own, common, &|worker, packed| {
+        with_packed(&self.pool, &self.set, (kinds, m, n_embd), &copy, own, common, &|worker, packed, _| {
             // SAFETY: each worker uses the columns of its share.
             unsafe { self.product(&source.proj, worker.share(source.proj.panels()), packed, &inputs, (0, all), &[]) };
         });
@@ -57,7 +57,7 @@ impl Model {
             let copy = |r: usize, out: &mut [f32]| out.copy_from_slice(&stream[r * n_embd..(r + 1) * n_embd]);
             let gates = Shared::new(gate);
             let kinds = self.kinds([&inputs.gate]);
-            with_packed(&self.pool, &self.set, (kinds, m, n_embd), &copy, own, common, &|worker, packed| {
+            with_packed(&self.pool, &self.set, (kinds, m, n_embd), &copy, own, common, &|worker, packed, _| {
                 // SAFETY: each worker uses the columns of its share.
                 unsafe {
                     self.product(&inputs.gate, worker.share(inputs.gate.panels()), packed, &gates, (0, width), &[])
@@ -70,7 +70,7 @@ impl Model {
             };
             let deltas = Shared::new(delta);
             let kinds = self.kinds([&inputs.proj]);
-            with_packed(&self.pool, &self.set, (kinds, m, width), &gated, own, common, &|worker, packed| {
+            with_packed(&self.pool, &self.set, (kinds, m, width), &gated, own, common, &|worker, packed, _| {
                 // SAFETY: each worker uses the columns of its share.
                 unsafe {
                     self.product(&inputs.proj, worker.share(inputs.proj.panels()), packed, &deltas, (0, n_embd), &[])

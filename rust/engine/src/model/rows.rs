@@ -78,17 +78,65 @@ impl Packed {
     }
 }
 
+/// Rows that the workers of one job pack together, each some columns of all rows.
+pub(crate) struct Parts<'a> {
+    kind: ActKind,
+    m: usize,
+    k: usize,
+    words: Shared<'a, u32>,
+}
+
+impl Packed {
+    /// Begins to pack `m` rows of `k` columns in one kind.
+    pub(crate) fn parts(&mut self, kind: ActKind, m: usize, k: usize) -> Parts<'_> {
+        self.resize(Kinds::of([kind]), m, k);
+        Parts { kind, m, k, words: Shared::new(&mut self.words[slot(kind)]) }
+    }
+}
+
+impl Parts<'_> {
+    /// Packs columns, whole blocks, of all rows. `source` writes those of row r to where it is told.
+    ///
+    /// # Safety
+    /// Nobody else may pack these columns.
+    pub(crate) unsafe fn pack(
+        &self,
+        set: &KernelSet,
+        columns: std::ops::Range<usize>,
+        floats: &mut Vec<f32>,
+        source: impl Fn(usize, &mut [f32]),
+    ) {
+        let (kind, n) = (self.kind, columns.len());
+        for (first, rows) in tiles(self.m) {
+            floats.resize(MAX_TILE * n, 0.0);
+            let floats = &mut floats[..rows * n];
+            floats.chunks_exact_mut(n).enumerate().for_each(|(r, row)| source(first + r, row));
+            let tile = first * kind.row_words(self.k);
+            let codes = tile + rows * kind.code_words(columns.start);
+            let extras = tile + rows * (kind.code_words(self.k) + kind.extra_words(columns.start));
+            // SAFETY: codes and extras of these columns, which the caller has for itself.
+            let (codes, extras) = unsafe {
+                (
+                    self.words.part(codes..codes + rows * kind.code_words(n)),
+                    self.words.part(extras..extras + rows * kind.extra_words(n)),
+                )
+            };
+            set.pack_columns(kind, floats, n, codes, extras);
+        }
+    }
+}
+
 /// A worker's own memory for packing.
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     pub(crate) packed: Packed,
-    tile: Vec<f32>,
+    pub(crate) tile: Vec<f32>,
 }
 
 /// Gives row `r` of what is to be packed: fills its floats.
 pub(crate) type Source<'a> = &'a (dyn Fn(usize, &mut [f32]) + Sync);
 
-/// Runs `then` on every worker with the packed rows: the one way from floats to products.
+/// Runs `then` on every worker with the packed rows, and with memory for floats of its own: the one way from floats to products.
 ///
 /// `own` is memory for each worker, `common` for rows that are packed together.
 pub(crate) fn with_packed(
@@ -98,7 +146,7 @@ pub(crate) fn with_packed(
     source: Source<'_>,
     own: &mut [Own],
     common: &mut Packed,
-    then: &(dyn Fn(Worker, &Packed) + Sync),
+    then: &(dyn Fn(Worker, &Packed, &mut Vec<f32>) + Sync),
 ) {
     let owns = Shared::new(own);
     if m <= SELF_PACKED {
@@ -106,7 +154,7 @@ pub(crate) fn with_packed(
             // SAFETY: element i belongs to worker i alone.
             let own = &mut unsafe { owns.part(worker.index..worker.index + 1) }[0];
             own.packed.fill(set, (kinds, m, k), source, &mut own.tile);
-            then(worker, &own.packed);
+            then(worker, &own.packed, &mut own.tile);
         });
     }
     common.resize(kinds, m, k);
@@ -125,7 +173,11 @@ pub(crate) fn with_packed(
         });
     }
     let common = &*common;
-    pool.run(|worker| then(worker, common));
+    pool.run(|worker| {
+        // SAFETY: element i belongs to worker i alone.
+        let own = &mut unsafe { owns.part(worker.index..worker.index + 1) }[0];
+        then(worker, common, &mut own.tile);
+    });
 }
 
 /// Packs rows `first .. first + rows` into their tile.

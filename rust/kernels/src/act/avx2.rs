@@ -10,20 +10,19 @@ use super::{
 ///
 /// # Safety
 /// The CPU must have AVX2.
-pub(crate) unsafe fn pack_avx2(kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
+pub(crate) unsafe fn pack_avx2(kind: ActKind, x: &[f32], k: usize, groups: &mut [u32], extras: &mut [u32]) {
     // SAFETY: passed on.
-    unsafe { pack(kind, x, k, out) };
+    unsafe { pack(kind, x, k, groups, extras) };
 }
 
 /// # Safety
 /// The CPU must have AVX2.
-unsafe fn pack(kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
+unsafe fn pack(kind: ActKind, x: &[f32], k: usize, groups: &mut [u32], extras: &mut [u32]) {
     if kind == ActKind::F32 {
-        return pack_scalar(kind, x, k, out);
+        return pack_scalar(kind, x, k, groups, extras);
     }
     let m = x.len() / k;
     let len = kind.block();
-    let (groups, extras) = out.split_at_mut(k / 4 * m);
     for (r, row) in x.chunks_exact(k).enumerate() {
         let mut codes = [0i8; 256];
         let mut sums = [0i32; 16];

@@ -10,12 +10,11 @@ use super::{
 ///
 /// # Safety
 /// The CPU must have AVX-512 F and BW.
-pub(crate) unsafe fn pack(kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
+pub(crate) unsafe fn pack(kind: ActKind, x: &[f32], k: usize, groups: &mut [u32], extras: &mut [u32]) {
     if kind == ActKind::F32 {
-        return pack_scalar(kind, x, k, out);
+        return pack_scalar(kind, x, k, groups, extras);
     }
     let m = x.len() / k;
-    let (groups, extras) = out.split_at_mut(k / 4 * m);
     for (r, row) in x.chunks_exact(k).enumerate() {
         // SAFETY: passed on.
         unsafe {

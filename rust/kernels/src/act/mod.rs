@@ -65,10 +65,20 @@ pub(crate) const AMAX_MIN: f32 = f32::from_bits((127 - 96) << 23);
 impl ActKind {
     /// Words that one row of `k` values takes in a pack. `k` must be a multiple of the block.
     pub fn row_words(self, k: usize) -> usize {
+        self.code_words(k) + self.extra_words(k)
+    }
+
+    /// Those of them that hold codes.
+    pub fn code_words(self, k: usize) -> usize {
+        if self == ActKind::F32 { k } else { k / 4 }
+    }
+
+    /// Those that hold extras.
+    pub fn extra_words(self, k: usize) -> usize {
         match self {
-            ActKind::F32 => k,
-            ActKind::Q32 => k / 4 + k / 32 * EXTRAS_32,
-            ActKind::Q256 => k / 4 + k / 256 * EXTRAS_256,
+            ActKind::F32 => 0,
+            ActKind::Q32 => k / 32 * EXTRAS_32,
+            ActKind::Q256 => k / 256 * EXTRAS_256,
         }
     }
 

@@ -11,13 +11,12 @@ use super::{
 /// # Safety
 /// The CPU must have NEON.
 #[target_feature(enable = "neon")]
-pub(crate) unsafe fn pack(kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
+pub(crate) unsafe fn pack(kind: ActKind, x: &[f32], k: usize, groups: &mut [u32], extras: &mut [u32]) {
     if kind == ActKind::F32 {
-        return pack_scalar(kind, x, k, out);
+        return pack_scalar(kind, x, k, groups, extras);
     }
     let m = x.len() / k;
     let len = kind.block();
-    let (groups, extras) = out.split_at_mut(k / 4 * m);
     let mut sums = [0i32; 16];
     for (r, row) in x.chunks_exact(k).enumerate() {
         for (b, block) in row.chunks_exact(len).enumerate() {

@@ -3,13 +3,13 @@
 use super::{AMAX_MIN, ActKind, EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32, pair_first};
 
 /// Packs one tile: `x` holds its rows, `k` floats each; `out` has `rows · row_words` words.
-pub(crate) fn pack(kind: ActKind, x: &[f32], k: usize, out: &mut [u32]) {
+pub(crate) fn pack(kind: ActKind, x: &[f32], k: usize, groups: &mut [u32], extras: &mut [u32]) {
     let m = x.len() / k;
     for (r, row) in x.chunks_exact(k).enumerate() {
         match kind {
-            ActKind::F32 => row.iter().enumerate().for_each(|(i, v)| out[i * m + r] = v.to_bits()),
-            ActKind::Q32 => pack_row_32(row, m, r, out),
-            ActKind::Q256 => pack_row_256(row, m, r, out),
+            ActKind::F32 => row.iter().enumerate().for_each(|(i, v)| groups[i * m + r] = v.to_bits()),
+            ActKind::Q32 => pack_row_32(row, m, r, groups, extras),
+            ActKind::Q256 => pack_row_256(row, m, r, groups, extras),
         }
     }
 }
@@ -46,32 +46,30 @@ fn sum(codes: &[i8]) -> i32 {
     codes.iter().map(|c| i32::from(*c)).sum()
 }
 
-fn pack_row_32(row: &[f32], m: usize, r: usize, out: &mut [u32]) {
-    let extras = row.len() / 4 * m;
+fn pack_row_32(row: &[f32], m: usize, r: usize, groups: &mut [u32], extras: &mut [u32]) {
     for (b, block) in row.chunks_exact(32).enumerate() {
         let mut codes = [0i8; 32];
         let d = shorten(quantize(block, &mut codes));
-        put_codes(&codes, m, r, 8 * b, out);
+        put_codes(&codes, m, r, 8 * b, groups);
         let total = sum(&codes);
-        let at = extras + b * EXTRAS_32 * m + r;
-        out[at] = d.to_bits();
-        out[at + m] = (d * total as f32).to_bits();
+        let at = b * EXTRAS_32 * m + r;
+        extras[at] = d.to_bits();
+        extras[at + m] = (d * total as f32).to_bits();
         for (i, offset) in OFFSETS_32.into_iter().enumerate() {
-            out[at + (2 + i) * m] = (-offset * total) as u32;
+            extras[at + (2 + i) * m] = (-offset * total) as u32;
         }
     }
 }
 
-fn pack_row_256(row: &[f32], m: usize, r: usize, out: &mut [u32]) {
-    let extras = row.len() / 4 * m;
+fn pack_row_256(row: &[f32], m: usize, r: usize, groups: &mut [u32], extras: &mut [u32]) {
     for (b, block) in row.chunks_exact(256).enumerate() {
         let mut codes = [0i8; 256];
         let d = quantize(block, &mut codes);
-        put_codes(&codes, m, r, 64 * b, out);
+        put_codes(&codes, m, r, 64 * b, groups);
         let sums_16: [i32; 16] = std::array::from_fn(|s| sum(&codes[16 * s..16 * (s + 1)]));
         let sums_32: [i32; 8] = std::array::from_fn(|s| sums_16[2 * s] + sums_16[2 * s + 1]);
-        let at = extras + b * EXTRAS_256 * m + r;
-        let mut put = |extra: usize, word: u32| out[at + extra * m] = word;
+        let at = b * EXTRAS_256 * m + r;
+        let mut put = |extra: usize, word: u32| extras[at + extra * m] = word;
         put(0, d.to_bits());
         let pair = |sums: &[i32], q: usize| {
             u32::from(sums[pair_first(q)] as u16) | u32::from(sums[pair_first(q) + 2] as u16) << 16

@@ -53,7 +53,7 @@ fn codes_are_the_nearest_multiples_of_the_scale() {
         let (m, k) = (3, 512);
         let x = rows(m, k, 7);
         let mut tile = vec![0; m * kind.row_words(k)];
-        pack_scalar(kind, &x, k, &mut tile);
+        KernelSet::scalar().pack(kind, &x, k, &mut tile);
         for r in 0..m {
             for b in 0..k / kind.block() {
                 let mut codes = [0i8; 256];
@@ -114,7 +114,7 @@ fn every_set_packs_the_same_words() {
             x[100] = f32::NAN;
             x[300] = f32::NEG_INFINITY;
             let mut expected = vec![0; m * kind.row_words(k)];
-            pack_scalar(kind, &x, k, &mut expected);
+            KernelSet::scalar().pack(kind, &x, k, &mut expected);
             for set in KernelSet::available() {
                 let mut tile = vec![0; expected.len()];
                 set.pack(kind, &x, k, &mut tile);
