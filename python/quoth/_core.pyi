@@ -223,6 +223,7 @@ def replay(
 ) -> tuple[dict[str, Any], list[_Source]]: ...
 def replay_turns(
     turns: Sequence[tuple[_Tokens, _Tokens, _Tokens, int, bool]],
+    stops: Sequence[int],
     n_vocab: int,
     args: _Speculation,
     plain_ns: int,

@@ -191,7 +191,7 @@ def replay_trace(
     n_vocab = trace.n_vocab or 1 + max((int(ids.max()) for ids in (*seen, *trace.references) if ids.size), default=0)
     references = [] if "references" in off else [reference.tolist() for reference in trace.references]
     report, sources = _core.replay_turns(
-        turns, n_vocab, options, plain_ns, draft_ns, None, references, "conversation" not in off
+        turns, trace.stops, n_vocab, options, plain_ns, draft_ns, None, references, "conversation" not in off
     )
     merged: dict[str, tuple[int, int, int]] = {}
     for name, drafts, drafted, accepted, *_ in sources:

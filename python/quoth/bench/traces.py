@@ -2,13 +2,15 @@
 
 In: runs of workloads, a model; or files. Out: a file; or traces. A JSON object a line:
 
-    {"id": "v-repeat-01", "kind": "repeat", "n_vocab": 49152, "references": [[ids]], "measured": 2.31,
+    {"id": "v-repeat-01", "kind": "repeat", "n_vocab": 49152, "stops": [ids], "references": [[ids]],
+     "measured": 2.31,
      "turns": [{"prompt": [ids], "answer": [ids], "stopped": true, "top": [[ids], …]}]}
 
 `prompt` is the whole prompt of a turn, `answer` what was committed after it, a stop at its end included (`stopped`).
 `top` holds the most probable tokens of each row that gave a token of the answer, best first, as verification would
-show them; `references`, `measured` (plain time over speculative time), `kind` and `top` may be absent. A plain stream
-is one turn without a prompt. A folder or a text file is read with a tokenizer: each file a stream of its own.
+show them; `stops` are ends of generation, which no draft holds; `measured` is plain time over speculative time. All but
+`answer` may be absent. A plain stream is one turn without a prompt. A folder or a text file is read with a tokenizer:
+each file a stream of its own.
 
 T1  The rows of `top` come from one forward of the answer: the same bits that any verification would have seen.
 """
@@ -77,6 +79,8 @@ class Trace:
     """Documents that were drafted from."""
     n_vocab: int = 0
     """Tokens of the vocabulary."""
+    stops: tuple[int, ...] = ()
+    """Tokens that end an answer; no draft holds them."""
     measured: float | None = None
     """The speedup that was measured."""
 
@@ -126,6 +130,7 @@ def _recorded(model: Model, result: WorkloadResult) -> dict[str, Any]:
         "id": result.workload.id,
         "kind": result.workload.kind,
         "n_vocab": model.n_vocab,
+        "stops": sorted(model.tokenizer.eog_ids),
         "measured": round(result.speedup.median, 4),
         "references": [list(encode(text, errors="ignore")) for text in result.workload.references],
         "turns": turns,
@@ -192,6 +197,7 @@ def _trace(data: Any, name: str) -> Trace:
         turns=tuple(_turn(turn) for turn in turns),
         references=tuple(_ids(ids, "a reference") for ids in data.get("references") or ()),
         n_vocab=int(data.get("n_vocab", 0)),
+        stops=tuple(_ids(data.get("stops") or [], "stops").tolist()),
         measured=None if measured is None else float(measured),
     )
 

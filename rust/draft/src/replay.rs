@@ -8,7 +8,8 @@
 //! Y4  A bare trace has no logits: `observe_topk` is never called, so recycling learns from committed bigrams alone. A
 //!     [`Turn`] may carry the most probable tokens of its rows; then each verification shows the source those of the rows
 //!     that it sampled, as a decoder does.
-//! Y5  A turn begins as a decoder's request does: the gate hears of it, the source observes what the prompt adds to the
+//! Y5  A draft is cut as a decoder cuts it, to what was asked for and before a stop, and the source is told.
+//! Y6  A turn begins as a decoder's request does: the gate hears of it, the source observes what the prompt adds to the
 //!     history (or starts anew from it), and the first token comes with the prompt, not with a step.
 //!
 //! Cost: that of the source and the gate; the loop adds nothing that grows with the trace.
@@ -150,6 +151,8 @@ pub struct Turn<'a> {
     pub width: usize,
     /// Whether the answer's last token is a stop, which the history does not keep.
     pub stopped: bool,
+    /// Tokens that end an answer: a draft is cut before the first of them.
+    pub stops: &'a [u32],
 }
 
 /// Feeds `trace` through `source` and `gate`; `each` sees every step.
@@ -167,7 +170,7 @@ pub fn replay(
     check_range("prompt_tokens", options.prompt_tokens, 0, trace.len())?;
     source.observe(&trace[..options.prompt_tokens])?;
     let mut report = ReplayReport::default();
-    let part = Part { stream: trace, first: options.prompt_tokens, rows: &[], width: 0, stopped: false };
+    let part = Part { stream: trace, first: options.prompt_tokens, rows: &[], width: 0, stopped: false, stops: &[] };
     steps(&part, source, gate, options, &mut report, &mut each)?;
     Ok(report)
 }
@@ -206,6 +209,7 @@ pub fn replay_turns(
             rows: turn.top.get(turn.width..).unwrap_or_default(),
             width: turn.width,
             stopped: turn.stopped,
+            stops: turn.stops,
         };
         if turn.prompt.len() < first && (first < history.len() || !turn.stopped) {
             source.observe(&history[turn.prompt.len()..first])?;
@@ -233,6 +237,8 @@ struct Part<'a> {
     width: usize,
     /// Whether the source never hears of the last token.
     stopped: bool,
+    /// Tokens that no draft holds.
+    stops: &'a [u32],
 }
 
 fn steps(
@@ -256,10 +262,15 @@ fn steps(
             let budget = gate.budget(options.max_draft).min(stream.len() - pos - 1);
             if budget >= gate.options().min_draft {
                 source.suggest(&stream[..pos], budget, &mut draft)?;
-                draft.truncate(budget);
-            }
-            if draft.len() < gate.options().min_draft {
-                draft.clear();
+                let given = draft.len();
+                let end = draft.iter().position(|token| part.stops.contains(token));
+                draft.truncate(end.unwrap_or(given).min(budget));
+                if draft.len() < gate.options().min_draft {
+                    draft.clear();
+                }
+                if draft.len() < given {
+                    source.truncate_pending(draft.len());
+                }
             }
         }
         let accepted = draft.iter().zip(&stream[pos..]).take_while(|(a, b)| a == b).count();

@@ -344,11 +344,12 @@ type TurnArgs<'py> = (Bound<'py, PyAny>, Bound<'py, PyAny>, Bound<'py, PyAny>, u
 
 /// Replays the turns of a recorded session.
 #[pyfunction]
-#[pyo3(signature = (turns, n_vocab, args, plain_ns, draft_ns, true_costs, references, quote_conversation))]
+#[pyo3(signature = (turns, stops, n_vocab, args, plain_ns, draft_ns, true_costs, references, quote_conversation))]
 #[allow(clippy::too_many_arguments)]
 pub(crate) fn replay_turns<'py>(
     py: Python<'py>,
     turns: Vec<TurnArgs<'py>>,
+    stops: Vec<u32>,
     n_vocab: usize,
     args: SpeculationArgs,
     plain_ns: u64,
@@ -375,6 +376,7 @@ pub(crate) fn replay_turns<'py>(
                 top,
                 width: *width,
                 stopped: *stopped,
+                stops: &stops,
             })
             .collect();
         quoth_draft::replay_turns(&turns, cascade, gate, options, |_| {})

@@ -183,7 +183,7 @@ enum Told {
     Observed(Vec<u32>),
     Rebuilt(Vec<u32>),
     Rows(Vec<(u32, Vec<u32>)>),
-    Dropped,
+    Truncated(usize),
 }
 
 /// Drafts what a script says for each length of the context, and keeps what it is told.
@@ -209,8 +209,7 @@ impl DraftSource for Listener {
         Ok(())
     }
     fn truncate_pending(&mut self, n: usize) {
-        assert_eq!(n, 0);
-        self.told.push(Told::Dropped);
+        self.told.push(Told::Truncated(n));
     }
     fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
         self.told.push(Told::Rebuilt(history.to_vec()));
@@ -225,12 +224,12 @@ fn told(turns: &[Turn<'_>], script: fn(usize) -> Vec<u32>) -> (ReplayReport, Vec
     (report, source.told)
 }
 
-/// Y4 and Y5, by hand: the prompt, the first token, two right of three, the rows of what was sampled, a stop that nobody hears of.
+/// Y4 and Y6, by hand: the prompt, the first token, two right of three, the rows of what was sampled, a stop that nobody hears of.
 #[test]
 fn a_turn_tells_the_source_what_a_decoder_would() {
     let top: Vec<u32> = (0..6).flat_map(|row| [100 + row, 200 + row, 300 + row]).collect();
     let answer = [10, 11, 12, 13, 14, 15];
-    let turn = Turn { prompt: &[1, 2], answer: &answer, top: &top, width: 3, stopped: true };
+    let turn = Turn { prompt: &[1, 2], answer: &answer, top: &top, width: 3, stopped: true, stops: &[] };
     let (report, told) = told(&[turn], |len| if len == 3 { vec![11, 12, 99] } else { vec![] });
     assert_eq!((report.tokens, report.steps, report.drafted, report.accepted), (5, 3, 3, 2));
     // Row i of the answer is the one that answer[i] came from; its input is the token before.
@@ -241,7 +240,7 @@ fn a_turn_tells_the_source_what_a_decoder_would() {
         Told::Observed(vec![11, 12, 13]),
         Told::Rows(rows),
         Told::Observed(vec![14]),
-        Told::Dropped,
+        Told::Truncated(0),
     ];
     assert_eq!(told, expected);
 }
@@ -259,6 +258,19 @@ fn a_second_turn_goes_on_from_the_first_or_starts_anew() {
 }
 
 #[test]
+fn a_draft_is_cut_before_a_stop_and_the_source_is_told() {
+    let turn = Turn { prompt: &[1], answer: &[2, 3, 4, 5, 6, 7], stops: &[9, 8], ..Turn::default() };
+    let (report, told) = told(&[turn], |len| match len {
+        2 => vec![3, 4, 8, 5],
+        5 => vec![9, 7],
+        _ => vec![],
+    });
+    assert_eq!((report.steps, report.verify_steps, report.drafted, report.accepted), (3, 1, 2, 2));
+    let truncated: Vec<_> = told.iter().filter(|told| matches!(told, Told::Truncated(_))).collect();
+    assert_eq!(truncated, [&Told::Truncated(2), &Told::Truncated(0)]);
+}
+
+#[test]
 fn an_answer_that_is_a_stop_is_no_step() {
     let turn = Turn { prompt: &[1], answer: &[9], stopped: true, ..Turn::default() };
     let (report, told) = told(&[turn, Turn::default()], |_| vec![]);
@@ -268,7 +280,7 @@ fn an_answer_that_is_a_stop_is_no_step() {
 
 #[test]
 fn rows_that_do_not_fit_the_answer_are_refused() {
-    let turn = Turn { prompt: &[1], answer: &[2, 3], top: &[7; 5], width: 3, stopped: false };
+    let turn = Turn { prompt: &[1], answer: &[2, 3], top: &[7; 5], width: 3, ..Turn::default() };
     let mut source = Cascade::new(9, CascadeOptions::default()).unwrap();
     let mut gate = Gate::new(goal(), GateOptions::default()).unwrap();
     let error = replay_turns(&[turn], &mut source, &mut gate, &options(goal()), |_| {}).unwrap_err();
