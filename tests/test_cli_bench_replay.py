@@ -238,6 +238,12 @@ def test_the_command_judges_options_and_tables(run_quoth: Run, traces: Path, tmp
     none = replayed("--sources", "references", "--plain-ms", "2.5")
     assert whole(none)["drafted"] == 0
     assert none["plain_ns"] == 2_500_000
+    ways = ("--against", "policy=fixed max_draft=2", "--against", "sources=recycling")
+    compared = replayed("--max-draft", 2, "--policy", "fixed", *ways)["ways"]
+    assert [way["options"] for way in compared[1:]] == [["policy=fixed", "max_draft=2"], ["sources=recycling"]]
+    same = ("tokens_per_step", "acceptance", "speedup", "kinds")
+    assert [compared[0][name] for name in same] == [compared[1][name] for name in same]
+    assert compared[2]["speedup"] == pytest.approx(whole(replayed("--sources", "recycling"))["speedup"])
     page = run_quoth("bench", "replay", traces, "--record", "r.toml")
     assert "measured" in page.out
     assert "drafting took" in page.out
@@ -263,7 +269,7 @@ def test_the_command_reads_texts_and_costs_of_this_machine(
     ("arguments", "code", "reason"),
     [
         (("missing.jsonl",), 1, "no such file or folder"),
-        (("t.jsonl", "--sources", "x"), 2, "--sources has 'x'"),
+        (("t.jsonl", "--sources", "x"), 2, "sources has 'x'"),
         (("t.jsonl", "--option", "speed=9"), 2, "there is no option 'speed', expected one of max_draft"),
         (("t.jsonl", "--option", "max_draft=99"), 2, "max_draft is 99"),
         (("t.jsonl", "--costs", "t.json"), 1, "t.json"),

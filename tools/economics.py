@@ -225,17 +225,20 @@ def replay(records: Records) -> str:
 
 def policies(records: Records) -> str:
     """Ways to choose drafts, replayed on the same tokens with the same costs."""
-    rows = []
-    for name, record in named(records, "-policy"):
-        whole = next(group for group in record["groups"] if group["name"] == "all")
-        options = " ".join(record["options"]) or "as shipped"
-        off = {"conversation", "references", "recycling"} - set(record["sources"])
-        if off:
-            options += f", without {' and '.join(sorted(off))}"
-        words = [f"{whole['tokens']:,}", f"{whole['tokens_per_step']:.2f}", share(whole["acceptance"])]
-        rows.append([options, name.partition(".")[0], *words, f"{whole['speedup']:.3f} ×"])
-    rows.sort(key=lambda row: (row[1], -float(row[-1].split()[0])))
-    return table(["options", "tokens of", "tokens", "tokens a step", "accepted", "foretold"], rows, 2) if rows else ""
+    parts = []
+    for name, record in named(records, "-replay"):
+        rows = []
+        for way in record.get("ways", ()):
+            options = " ".join(way["options"]) or "as shipped"
+            kinds = [f"{kind} {found:.2f}" for kind, found in way["kinds"].items()]
+            words = [f"{way['tokens_per_step']:.2f}", share(way["acceptance"]), f"{way['speedup']:.3f} ×"]
+            rows.append([options, *words, ", ".join(kinds) if len(kinds) <= 10 else "-"])
+        rows.sort(key=lambda row: -float(row[3].split()[0]))
+        if rows:
+            head = f"**{name}**, {record['ways'][0]['tokens']:,} tokens\n\n"
+            columns = ["options", "tokens a step", "accepted", "foretold", "by kind"]
+            parts.append(head + table(columns, rows))
+    return "\n".join(parts)
 
 
 def goals(records: Records) -> str:

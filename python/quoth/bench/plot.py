@@ -167,22 +167,22 @@ def plot_workloads(path: Path, groups: Sequence[Mapping[str, Any]], title: str =
 
 
 def plot_acceptance(path: Path, by_match: Mapping[str, Sequence[Mapping[str, int]]], title: str = "") -> None:
-    """How often the next token is the one that a source names, by the length of the match that it goes by.
+    """How often the next token is the one that the longest match names, by the length of the match.
 
     Args:
         path: The image, `.svg`, `.png` or `.pdf`.
-        by_match: As `quoth bench replay` records it: by source, `from`, `asked`, `right`.
+        by_match: For each line its name and, as `quoth bench replay` records them, `from`, `asked`, `right`.
         title: A line above.
     """
     with _axes(path, (7.2, 3.8)) as axes:
-        starts = sorted({row["from"] for rows in by_match.values() for row in rows if row["from"] > 0})
+        starts = sorted({row["from"] for rows in by_match.values() for row in rows if row["from"] > 0}) or [1]
         place = {start: at for at, start in enumerate(starts)}
         for (name, rows), colour in zip(by_match.items(), COLOURS, strict=False):
             drawn = [row for row in rows if row["from"] > 0 and row["asked"] >= 20]
+            if not drawn:
+                continue
             shares = [row["right"] / row["asked"] for row in drawn]
             xs = [place[row["from"]] for row in drawn]
-            if not xs:
-                continue
             axes.plot(xs, shares, "o-", color=colour, ms=5, lw=2, label=name)
             # Two standard errors of a share.
             errors = [2 * (p * (1 - p) / row["asked"]) ** 0.5 for p, row in zip(shares, drawn, strict=True)]
@@ -194,4 +194,5 @@ def plot_acceptance(path: Path, by_match: Mapping[str, Sequence[Mapping[str, int
         axes.set_xticks(range(len(starts)), names)
         axes.set(ylim=(0, 1.02), xlabel="length of the match, in tokens", ylabel="next token right")
         axes.set_title(title)
-        axes.legend(loc="lower right")
+        if axes.get_legend_handles_labels()[0]:
+            axes.legend(loc="lower right")

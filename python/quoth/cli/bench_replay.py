@@ -7,9 +7,8 @@ foretells.
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -18,15 +17,14 @@ import typer
 
 from quoth.cli._bench import facts, keep_record
 from quoth.cli._console import bar, show, table
-from quoth.cli._load import find, load
 from quoth.cli._options import AsJson, Facts, PlotTo, RecordTo
+from quoth.cli._replay import Way, all_traces, as_way, read_costs
 from quoth.cli._units import as_json, count, seconds, share
 from quoth.errors import OptionsError
 
 if TYPE_CHECKING:
-    from quoth.bench.replay import Tally
+    from quoth.bench.replay import Replayed, Tally
     from quoth.bench.traces import Trace
-    from quoth.options import Speculation
 
 WHAT = "drafting replayed on recorded tokens, with a table of costs"
 
@@ -73,6 +71,14 @@ def replay(
         str | None, typer.Option("--policy", metavar="NAME", help="How long drafts are: best-rate or fixed.")
     ] = None,
     max_draft: Annotated[int | None, typer.Option("--max-draft", metavar="N", help="Longest draft.")] = None,
+    against: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--against",
+            metavar="'NAME=VALUE …'",
+            help="Replay the same tokens with these options too, and compare; sources=NAME,… is one. Repeatable.",
+        ),
+    ] = None,
     json_: AsJson = False,
     record: RecordTo = None,
     fact: Facts = None,
@@ -84,7 +90,7 @@ def replay(
     the table foretells.
     """
     from quoth.bench.record import run_facts
-    from quoth.bench.replay import SOURCES, Replayed, replay_trace, replay_traces
+    from quoth.bench.replay import SOURCES, replay_trace, replay_traces
 
     if plot is not None:
         from quoth.bench.plot import check_plot
@@ -92,21 +98,18 @@ def replay(
         check_plot(plot)
     more = facts(fact)
     asked = [name.strip() for name in sources.split(",") if name.strip()]
-    if unknown := [name for name in asked if name not in SOURCES]:
-        raise OptionsError(f"--sources has {unknown[0]!r}, expected some of {', '.join(SOURCES)}")
     given = list(options or ())
     given += [] if policy is None else [f"policy={policy}"]
     given += [] if max_draft is None else [f"max_draft={max_draft}"]
-    speculation = _speculation(given)
-    found, known_ns, source = _costs(costs)
+    way = as_way(given, asked)
+    others = [as_way(text.split(), asked) for text in against or ()]
+    found, known_ns, source = read_costs(costs)
     plain_ns = round(1e6 * plain_ms) if plain_ms is not None else known_ns or 10_000_000
-    one = partial(
-        replay_trace,
-        speculation=speculation,
-        costs=found,
-        plain_ns=plain_ns,
-        without=set(SOURCES) - set(asked),
-    )
+
+    def drafting(way: Way) -> Callable[[Trace], Replayed]:
+        off = set(SOURCES) - set(way.sources)
+        return partial(replay_trace, speculation=way.speculation, costs=found, plain_ns=plain_ns, without=off)
+
     tokens = 0
     with bar("tokens") as update:
 
@@ -115,132 +118,73 @@ def replay(
             tokens += trace.tokens
             update(tokens, most)
 
-        every, tallies = replay_traces(_traces(paths, tokenizer, join, most), one, progress)
+        traces: Iterable[Trace] = all_traces(paths, tokenizer, join=join, most=most)
+        if others:
+            traces = list(traces)
+        every, tallies = replay_traces(traces, drafting(way), progress)
     if not every:
         raise OptionsError(f"there is no token in {', '.join(f'`{path}`' for path in paths)}")
+    ways = [(way, tallies)]
+    with bar("ways") as update:
+        for done, other in enumerate(others, 1):
+            ways.append((other, replay_traces(traces, drafting(other))[1]))
+            update(done, len(others))
     figures: dict[str, Any] = {
         "costs": source,
         "plain_ns": plain_ns,
         "sources": asked,
         "options": given,
         "groups": [tally.data() for tally in tallies],
+        "ways": [_way_data(other, results) for other, results in ways] if others else None,
     }
     run = run_facts(None, more)
     if json_:
-        single = [
-            {
-                "id": r.id,
-                "kind": r.kind,
-                "tokens": r.tokens,
-                "steps": r.steps,
-                "speedup": r.speedup,
-                "measured": r.measured,
-            }
-            for r in every
-        ]
+        names = ("id", "kind", "tokens", "steps", "drafted", "accepted", "speedup", "measured")
+        single = [{name: getattr(one, name) for name in names} for one in every]
         print(json.dumps(as_json({"what": WHAT, "run": run, **figures, "traces": single}), ensure_ascii=False))
     else:
         _print(tallies, source)
+        if others:
+            _print_ways(ways)
     keep_record(record, context, WHAT, run, figures)
     if plot is not None:
         from quoth.bench.plot import plot_acceptance
 
-        plot_acceptance(plot, tallies[-1].data()["by_match"], title=f"{count(tallies[-1].tokens)} tokens")
+        plot_acceptance(plot, _lines(tallies), title=f"{count(tallies[-1].tokens)} tokens")
 
 
-def _traces(paths: Sequence[Path], tokenizer: str | None, join: bool, most: int | None) -> Iterator[Trace]:
-    """All traces, read as they are needed."""
-    from quoth.bench.traces import read_traces, text_traces
-
-    reader = None
-    left = most
-    for path in paths:
-        if path.is_file() and path.suffix == ".jsonl":
-            yield from read_traces(path)
-            continue
-        if not path.exists():
-            raise FileNotFoundError(2, "no such file or folder", str(path))
-        if tokenizer is None:
-            raise OptionsError(f"`{path}` is no JSONL file; to read it as text, name a model's vocabulary: --tokenizer")
-        if reader is None:
-            from quoth import _core
-            from quoth.model import Metadata
-            from quoth.tokenizer import Tokenizer
-
-            reader = Tokenizer.from_metadata(Metadata(_core.GgufFile(find(tokenizer))))
-        for trace in text_traces(path, reader, join=join, most=left):
-            yield trace
-            if left is not None:
-                left -= trace.tokens
-        if left is not None and left <= 0:
-            return
-
-
-def _costs(name: str) -> tuple[Mapping[int, float] | None, int | None, str]:
-    """A table, its plain step in ns, and where it comes from."""
-    if name == "shipped":
-        return None, None, "shipped"
-    path = Path(name)
-    if path.suffix in (".json", ".toml"):
-        data = _read_table(path)
-        try:
-            table = {int(k): float(cost) for k, cost in data["costs"].items()}
-            contexts = data.get("contexts") or [{}]
-            plain = contexts[0].get("plain_ns", {}).get("median")
-        except (KeyError, ValueError, TypeError, AttributeError):
-            raise OptionsError(f"`{path}` has no table of costs, expected `costs`: cost by drafted tokens") from None
-        return table, None if plain is None else round(plain), path.name
-    from quoth.costs import measured_costs
-
-    loaded = load(name)
-    measured = measured_costs(loaded)
-    if measured is None:
-        raise OptionsError(f"the costs of {name} were never measured here: quoth bench verify {name}")
-    return measured[0], None, measured[1]
-
-
-def _read_table(path: Path) -> Any:
-    text = path.read_text(encoding="utf-8")
-    try:
-        if path.suffix == ".json":
-            return json.loads(text)
-        import importlib
-
-        return importlib.import_module("tomllib").loads(text)
-    except ModuleNotFoundError:
-        raise OptionsError(f"`{path}` needs Python 3.11 to be read, expected JSON") from None
-    except ValueError as error:
-        raise OptionsError(f"`{path}` is damaged: {error}") from None
-
-
-def _speculation(given: Sequence[str]) -> Speculation:
-    """Options by name.
-
-    Raises:
-        OptionsError: A name is unknown, or a value makes no sense.
-    """
-    from quoth.options import Gate, Speculation
-
-    fields = {
-        cls: {field.name: field for field in dataclasses.fields(cls) if field.name not in ("gate", "source", "costs")}
-        for cls in (Speculation, Gate)
+def _way_data(way: Way, tallies: Sequence[Tally]) -> dict[str, Any]:
+    whole = tallies[-1]
+    return {
+        "options": list(way.options),
+        "sources": list(way.sources),
+        "tokens": whole.tokens,
+        "tokens_per_step": whole.tokens_per_step,
+        "acceptance": whole.acceptance,
+        "speedup": whole.speedup,
+        "ns_per_token": whole.ns_per_token,
+        "kinds": {tally.name: tally.speedup for tally in tallies[:-1]},
     }
-    values: dict[type[Any], dict[str, Any]] = {Speculation: {}, Gate: {}}
-    for entry in given:
-        name, _, text = entry.partition("=")
-        cls = next((cls for cls, known in fields.items() if name in known), None)
-        if cls is None:
-            every = ", ".join(name for known in fields.values() for name in known)
-            raise OptionsError(f"there is no option {name!r}, expected one of {every}")
-        values[cls][name] = _value(text)
-    return Speculation(gate=Gate(**values[Gate]), **values[Speculation])
 
 
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text.lower().replace("none", "null"))
-    except ValueError:
-        return text
+def _lines(tallies: Sequence[Tally]) -> dict[str, Any]:
+    """What is drawn: the conversation's matches in the largest kinds, and in all of them."""
+    *kinds, whole = tallies
+    kinds.sort(key=lambda tally: -tally.tokens)
+    drawn = [*kinds[:3], whole] if len(kinds) > 1 else [whole]
+    return {tally.name: tally.data()["by_match"].get("conversation", []) for tally in drawn}
+
+
+def _print_ways(ways: Sequence[tuple[Way, Sequence[Tally]]]) -> None:
+    made = table("options", "tok/step", "accepted", "ratio", "drafting", right=(1, 2, 3, 4))
+    for way, tallies in ways:
+        whole = tallies[-1]
+        part = share(whole.acceptance) if whole.drafted else "-"
+        named = " ".join(way.options) or "as above"
+        made.add_row(
+            named, f"{whole.tokens_per_step:.3f}", part, f"{whole.speedup:.3f}x", f"{whole.ns_per_token:.0f} ns"
+        )
+    show(made)
 
 
 def _print(tallies: Sequence[Tally], source: str) -> None:

@@ -1,0 +1,147 @@
+"""What `quoth bench replay` reads: traces, tables of costs, options by name.
+
+In: names, paths, texts. Out: traces, tables, options.
+"""
+# ruff: noqa: PLC0415 - see `quoth.cli`
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from quoth.cli._load import find, load
+from quoth.errors import OptionsError
+
+if TYPE_CHECKING:
+    from quoth.bench.traces import Trace
+    from quoth.options import Speculation
+
+__all__ = ["Way", "all_traces", "as_way", "read_costs"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Way:
+    """A way to draft."""
+
+    options: tuple[str, ...]
+    """As they were given."""
+    speculation: Speculation
+    sources: tuple[str, ...]
+    """Who drafts."""
+
+
+def as_way(options: Sequence[str], sources: Sequence[str]) -> Way:
+    """Options by name, `sources=NAME,…` among them, on top of which sources draft.
+
+    Raises:
+        OptionsError: A name is unknown, or a value makes no sense.
+    """
+    from quoth.bench.replay import SOURCES
+
+    rest, chosen = [], tuple(sources)
+    for entry in options:
+        if entry.startswith("sources="):
+            chosen = tuple(name.strip() for name in entry.removeprefix("sources=").split(",") if name.strip())
+        else:
+            rest.append(entry)
+    if unknown := [name for name in chosen if name not in SOURCES]:
+        raise OptionsError(f"sources has {unknown[0]!r}, expected some of {', '.join(SOURCES)}")
+    return Way(tuple(options), as_options(rest), chosen)
+
+
+def all_traces(paths: Sequence[Path], tokenizer: str | None, join: bool, most: int | None) -> Iterator[Trace]:
+    """All traces, read as they are needed."""
+    from quoth.bench.traces import read_traces, text_traces
+
+    reader = None
+    left = most
+    for path in paths:
+        if path.is_file() and path.suffix == ".jsonl":
+            yield from read_traces(path)
+            continue
+        if not path.exists():
+            raise FileNotFoundError(2, "no such file or folder", str(path))
+        if tokenizer is None:
+            raise OptionsError(f"`{path}` is no JSONL file; to read it as text, name a model's vocabulary: --tokenizer")
+        if reader is None:
+            from quoth import _core
+            from quoth.model import Metadata
+            from quoth.tokenizer import Tokenizer
+
+            reader = Tokenizer.from_metadata(Metadata(_core.GgufFile(find(tokenizer))))
+        for trace in text_traces(path, reader, join=join, most=left):
+            yield trace
+            if left is not None:
+                left -= trace.tokens
+        if left is not None and left <= 0:
+            return
+
+
+def read_costs(name: str) -> tuple[Mapping[int, float] | None, int | None, str]:
+    """A table, its plain step in ns, and where it comes from."""
+    if name == "shipped":
+        return None, None, "shipped"
+    path = Path(name)
+    if path.suffix in (".json", ".toml"):
+        data = _read_table(path)
+        try:
+            table = {int(k): float(cost) for k, cost in data["costs"].items()}
+            contexts = data.get("contexts") or [{}]
+            plain = contexts[0].get("plain_ns", {}).get("median")
+        except (KeyError, ValueError, TypeError, AttributeError):
+            raise OptionsError(f"`{path}` has no table of costs, expected `costs`: cost by drafted tokens") from None
+        return table, None if plain is None else round(plain), path.name
+    from quoth.costs import measured_costs
+
+    loaded = load(name)
+    measured = measured_costs(loaded)
+    if measured is None:
+        raise OptionsError(f"the costs of {name} were never measured here: quoth bench verify {name}")
+    return measured[0], None, measured[1]
+
+
+def _read_table(path: Path) -> Any:
+    text = path.read_text(encoding="utf-8")
+    try:
+        if path.suffix == ".json":
+            return json.loads(text)
+        import importlib
+
+        return importlib.import_module("tomllib").loads(text)
+    except ModuleNotFoundError:
+        raise OptionsError(f"`{path}` needs Python 3.11 to be read, expected JSON") from None
+    except ValueError as error:
+        raise OptionsError(f"`{path}` is damaged: {error}") from None
+
+
+def as_options(given: Sequence[str]) -> Speculation:
+    """Options by name.
+
+    Raises:
+        OptionsError: A name is unknown, or a value makes no sense.
+    """
+    from quoth.options import Gate, Speculation
+
+    fields = {
+        cls: {field.name: field for field in dataclasses.fields(cls) if field.name not in ("gate", "source", "costs")}
+        for cls in (Speculation, Gate)
+    }
+    values: dict[type[Any], dict[str, Any]] = {Speculation: {}, Gate: {}}
+    for entry in given:
+        name, _, text = entry.partition("=")
+        cls = next((cls for cls, known in fields.items() if name in known), None)
+        if cls is None:
+            every = ", ".join(name for known in fields.values() for name in known)
+            raise OptionsError(f"there is no option {name!r}, expected one of {every}")
+        values[cls][name] = _value(text)
+    return Speculation(gate=Gate(**values[Gate]), **values[Speculation])
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text.lower().replace("none", "null"))
+    except ValueError:
+        return text
