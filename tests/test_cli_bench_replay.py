@@ -231,6 +231,11 @@ def test_the_command_judges_options_and_tables(run_quoth: Run, traces: Path, tmp
     free = replayed("--costs", "c.json")
     assert free["costs"] == "c.json"
     assert whole(free)["speedup"] > whole(shipped)["speedup"] > 1
+    of_another = {"costs": {"1": 1.0}, "run": {"model": "x.gguf"}, "contexts": [{"plain_ns": {"median": 7e6}}]}
+    (tmp_path / "x.json").write_text(json.dumps(of_another))
+    other = replayed("--costs", "x.json")
+    assert other["plain_ns"] == 7_000_000
+    assert whole(other)["measured"] is None, "what another model measured is not compared"
     short = replayed("--max-draft", 2, "--option", "window=4", "--policy", "fixed", "--option", "recycling=false")
     assert 1 < whole(short)["tokens_per_step"] <= 3
     assert "recycling" not in whole(short)["sources"]

@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parent.parent
 RECORDS = ROOT / "benches" / "records"
 PAGES = (ROOT / "docs" / "economics.md", ROOT / "README.md")
 PLACE = re.compile(r"(?P<head><!-- records: (?P<name>[a-z-]+) -->\n)(?P<body>.*?)(?P<foot><!-- end -->)", re.DOTALL)
+AGAINST = re.compile(r"(?: --against (?:'[^']*'|\S+))+")
 UNMEASURED = "*Not measured yet.*\n"
 
 Record: TypeAlias = dict[str, Any]
@@ -87,7 +88,8 @@ def where(record: Record, name: str) -> str:
     if quiet.get("share", 1) < 0.9:
         parts.append(f"**on a busy machine: the threads ran {100 * quiet['share']:.0f} % of the time**")
     facts = ", ".join(str(part) for part in parts if part)
-    return f"\n`{record['command']}` ({facts}; [record](RECORDS/{name}.toml))\n"
+    command = AGAINST.sub(" …", record["command"])
+    return f"\n`{command}` ({facts}; [record](RECORDS/{name}.toml))\n"
 
 
 # -- tables ------------------------------------------------------------------------------------------------------------
@@ -305,7 +307,7 @@ def provenance(records: Records) -> str:
     rows = []
     for name, record in records.items():
         run = record.get("run", {})
-        command = f"`{record['command']}`" if "command" in record else "-"
+        command = f"`{AGAINST.sub(' …', record['command'])}`" if "command" in record else "-"
         facts = [run.get("machine", "-"), str(run.get("date", "-")), str(run.get("commit", "-"))]
         rows.append([f"[{name}](RECORDS/{name}.toml)", command, *facts])
     return table(["record", "command", "machine", "date", "commit"], rows, 5) if rows else ""

@@ -2,8 +2,8 @@
 
 In: runs of workloads, a model; or files. Out: a file; or traces. A JSON object a line:
 
-    {"id": "v-repeat-01", "kind": "repeat", "n_vocab": 49152, "stops": [ids], "references": [[ids]],
-     "measured": 2.31,
+    {"id": "v-repeat-01", "kind": "repeat", "model": "some.gguf", "n_vocab": 49152, "stops": [ids],
+     "references": [[ids]], "measured": 2.31,
      "turns": [{"prompt": [ids], "answer": [ids], "stopped": true, "top": [[ids], …]}]}
 
 `prompt` is the whole prompt of a turn, `answer` what was committed after it, a stop at its end included (`stopped`).
@@ -83,6 +83,8 @@ class Trace:
     """Tokens that end an answer; no draft holds them."""
     measured: float | None = None
     """The speedup that was measured."""
+    model: str = ""
+    """Name of the file of the model that answered."""
 
     @property
     def tokens(self) -> int:
@@ -129,6 +131,7 @@ def _recorded(model: Model, result: WorkloadResult) -> dict[str, Any]:
     return {
         "id": result.workload.id,
         "kind": result.workload.kind,
+        "model": model.path.name,
         "n_vocab": model.n_vocab,
         "stops": sorted(model.tokenizer.eog_ids),
         "measured": round(result.speedup.median, 4),
@@ -199,6 +202,7 @@ def _trace(data: Any, name: str) -> Trace:
         n_vocab=int(data.get("n_vocab", 0)),
         stops=tuple(_ids(data.get("stops") or [], "stops").tolist()),
         measured=None if measured is None else float(measured),
+        model=str(data.get("model", "")),
     )
 
 

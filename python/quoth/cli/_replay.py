@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from quoth.bench.traces import Trace
     from quoth.options import Speculation
 
-__all__ = ["Way", "all_traces", "as_way", "read_costs"]
+__all__ = ["Costs", "Way", "all_traces", "as_way", "read_costs"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,27 +80,50 @@ def all_traces(paths: Sequence[Path], tokenizer: str | None, join: bool, most: i
             return
 
 
-def read_costs(name: str) -> tuple[Mapping[int, float] | None, int | None, str]:
-    """A table, its plain step in ns, and where it comes from."""
+@dataclasses.dataclass(frozen=True)
+class Costs:
+    """A table of costs."""
+
+    table: Mapping[int, float] | None
+    """Cost by drafted tokens; None: the shipped table."""
+    source: str
+    """Where it comes from."""
+    plain_ns: int | None = None
+    """The plain step, where it is known."""
+    model: str | None = None
+    """Name of the file of the model that it belongs to, where it is known."""
+
+    def fits(self, trace: Trace) -> bool:
+        """Whether what was measured of a trace can be compared with what this table foretells."""
+        return self.model is None or self.model == trace.model
+
+
+def read_costs(name: str) -> Costs:
+    """The shipped table, one in a file of `bench verify`, or what was measured of a model here.
+
+    Raises:
+        OptionsError: There is no table.
+        OSError: The file cannot be read.
+    """
     if name == "shipped":
-        return None, None, "shipped"
+        return Costs(None, "shipped")
     path = Path(name)
     if path.suffix in (".json", ".toml"):
         data = _read_table(path)
         try:
             table = {int(k): float(cost) for k, cost in data["costs"].items()}
-            contexts = data.get("contexts") or [{}]
-            plain = contexts[0].get("plain_ns", {}).get("median")
+            plain = (data.get("contexts") or [{}])[0].get("plain_ns", {}).get("median")
+            model = data.get("run", {}).get("model")
         except (KeyError, ValueError, TypeError, AttributeError):
             raise OptionsError(f"`{path}` has no table of costs, expected `costs`: cost by drafted tokens") from None
-        return table, None if plain is None else round(plain), path.name
+        return Costs(table, path.name, None if plain is None else round(plain), model)
     from quoth.costs import measured_costs
 
     loaded = load(name)
     measured = measured_costs(loaded)
     if measured is None:
         raise OptionsError(f"the costs of {name} were never measured here: quoth bench verify {name}")
-    return measured[0], None, measured[1]
+    return Costs(measured[0], measured[1], None, loaded.path.name)
 
 
 def _read_table(path: Path) -> Any:

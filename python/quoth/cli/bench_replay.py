@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -103,12 +104,12 @@ def replay(
     given += [] if max_draft is None else [f"max_draft={max_draft}"]
     way = as_way(given, asked)
     others = [as_way(text.split(), asked) for text in against or ()]
-    found, known_ns, source = read_costs(costs)
-    plain_ns = round(1e6 * plain_ms) if plain_ms is not None else known_ns or 10_000_000
+    assumed = read_costs(costs)
+    plain_ns = round(1e6 * plain_ms) if plain_ms is not None else assumed.plain_ns or 10_000_000
 
     def drafting(way: Way) -> Callable[[Trace], Replayed]:
         off = set(SOURCES) - set(way.sources)
-        return partial(replay_trace, speculation=way.speculation, costs=found, plain_ns=plain_ns, without=off)
+        return partial(replay_trace, speculation=way.speculation, costs=assumed.table, plain_ns=plain_ns, without=off)
 
     tokens = 0
     with bar("tokens") as update:
@@ -118,7 +119,10 @@ def replay(
             tokens += trace.tokens
             update(tokens, most)
 
-        traces: Iterable[Trace] = all_traces(paths, tokenizer, join=join, most=most)
+        traces: Iterable[Trace] = (
+            trace if assumed.fits(trace) else replace(trace, measured=None)
+            for trace in all_traces(paths, tokenizer, join=join, most=most)
+        )
         if others:
             traces = list(traces)
         every, tallies = replay_traces(traces, drafting(way), progress)
@@ -130,7 +134,7 @@ def replay(
             ways.append((other, replay_traces(traces, drafting(other))[1]))
             update(done, len(others))
     figures: dict[str, Any] = {
-        "costs": source,
+        "costs": assumed.source,
         "plain_ns": plain_ns,
         "sources": asked,
         "options": given,
@@ -143,7 +147,7 @@ def replay(
         single = [{name: getattr(one, name) for name in names} for one in every]
         print(json.dumps(as_json({"what": WHAT, "run": run, **figures, "traces": single}), ensure_ascii=False))
     else:
-        _print(tallies, source)
+        _print(tallies, assumed.source)
         if others:
             _print_ways(ways)
     keep_record(record, context, WHAT, run, figures)
