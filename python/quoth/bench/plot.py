@@ -113,17 +113,13 @@ def plot_costs(path: Path, contexts: Sequence[Mapping[str, Any]], title: str = "
             xs = [0.0, min(last, (ceiling - 1) / share)]
             ys = [1 + share * x for x in xs]
             axes.plot(xs, ys, ls=(0, (4, 3)), lw=1.2, color=TEXT)
-            # Names stand inside, on the line's last third, turned as the line is.
-            at = 0.86 * xs[1]
-            axes.annotate(
-                f"pays if {100 * share:.0f} % are accepted" if share == 1 else f"{100 * share:.0f} %",
-                (at, 1 + share * at),
-                xytext=(-4, 4),
-                textcoords="offset points",
-                ha="right",
-                fontsize=9,
-                color=TEXT,
-            )
+            words = f"{100 * share:.0f} %" + (" right: break-even" if share == 0.25 else "")
+            if xs[1] < 0.75 * last:  # beside the upper end, where there is room to the right
+                place: dict[str, Any] = {"xy": (xs[1], ceiling), "xytext": (4, -12), "ha": "left"}
+            else:
+                at = 0.55 * xs[1]
+                place = {"xy": (at, 1 + share * at), "xytext": (4, -14), "ha": "left"}
+            axes.annotate(words, **place, textcoords="offset points", fontsize=9, color=TEXT)
         axes.set(
             xlim=(0, last * 1.02), ylim=(0, ceiling), xlabel="drafted tokens in a step", ylabel="cost in plain steps"
         )

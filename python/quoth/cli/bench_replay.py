@@ -172,10 +172,10 @@ def _way_data(way: Way, tallies: Sequence[Tally]) -> dict[str, Any]:
 
 
 def _lines(tallies: Sequence[Tally]) -> dict[str, Any]:
-    """What is drawn: the conversation's matches in the largest kinds, and in all of them."""
+    """What is drawn: the conversation's matches in the largest kinds."""
     *kinds, whole = tallies
     kinds.sort(key=lambda tally: -tally.tokens)
-    drawn = [*kinds[:3], whole] if len(kinds) > 1 else [whole]
+    drawn = kinds[:4] if len(kinds) > 1 else [whole]
     return {tally.name: tally.data()["by_match"].get("conversation", []) for tally in drawn}
 
 
