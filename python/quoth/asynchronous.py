@@ -6,13 +6,15 @@ A1  Only a worker's thread computes. The event loop's thread hands out what came
 A2  One job at a time: a second caller gets `BusyError`, as with threads.
 A3  Who is cancelled waits for the step under way, at most a pass of 512 tokens of a prompt; nothing of that step is
     handed out, and nobody computes when the cancellation arrives.
-A4  Between two chunks nothing runs. Leaving an `async for` early needs no `aclose`.
+A4  A forked child gets a thread of its own; waiting for its parent's would be for ever.
+A5  Between two chunks nothing runs. Leaving an `async for` early needs no `aclose`.
 
 Cost: two switches of threads a step. The thread is made with the first use and ends with its owner.
 """
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import suppress
@@ -65,6 +67,7 @@ class Worker:
     def __init__(self) -> None:
         self._thread: ThreadPoolExecutor | None = None
         self._busy = False
+        self._process = os.getpid()
 
     async def run(self, job: Callable[[], T], cancel: Cancel) -> T:
         """Run a job on the thread.
@@ -76,6 +79,9 @@ class Worker:
         import asyncio  # noqa: PLC0415  only who awaits pays for it
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
+        if self._process != os.getpid():
+            # The thread, and whoever kept it busy, stayed in the process that this one was forked from.
+            self._thread, self._busy, self._process = None, False, os.getpid()
         if self._busy:
             raise BusyError("the decoder is in use by another caller")
         if self._thread is None:
