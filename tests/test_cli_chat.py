@@ -274,17 +274,20 @@ def test_ctrl_c_while_typing_drops_the_input_alone(tiny_chat_path: Path, tmp_pat
 
 def test_lines_can_be_edited_recalled_completed_pasted_and_gone_on_with(tiny_chat_path: Path, tmp_path: Path) -> None:
     (tmp_path / "notes of mine.txt").write_text("the user", encoding="utf-8")
-    terminal = Terminal(tmp_path, tiny_chat_path, "-n", "2")
+    terminal = Terminal(tmp_path, tiny_chat_path, "-n", "2", "--ctx", "1024")
     terminal.type("wrld\x1b[D\x1b[D\x1b[Do\x01hello \x05!")  # left, left, left; to the beginning; to the end
     terminal.type("\x1b[A?")  # up
     terminal.type("one\\\rtwo")
     terminal.type("\x1b[A, three")
     terminal.type("\x1b[200~def f():\r\treturn 1\r\x1b[201~")
+    terminal.child.send('"""\r/help\r')
+    terminal.type('"""')
+    terminal.type("\x1b[A!")
     assert "reference 1: notes of mine.txt" in terminal.type("/re\t\x15/ref no\t")
     terminal.type("/sav\ta.json")
     sent = [m["content"] for m in saved(tmp_path / "a.json")[::2]]
     assert sent == [
-        "hello world!", "hello world!?", "one\ntwo", "one\ntwo, three", "def f():\n\treturn 1\n",
+        "hello world!", "hello world!?", "one\ntwo", "one\ntwo, three", "def f():\n\treturn 1\n", "/help", "/help!",
     ]  # fmt: skip
     assert terminal.end() == 0
 

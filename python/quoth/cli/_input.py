@@ -82,7 +82,8 @@ class Reader:
             lines.append(line)
         found = Input("\n".join(lines), block)
         if self._editor is not None and found.text.strip():
-            self._editor.add_history(found.text)
+            # What stood between quotes must not come back as a command.
+            self._editor.add_history(f"/{found.text}" if block and found.text.startswith("/") else found.text)
         return found
 
     def _line(self, prompt: str) -> str | None:
