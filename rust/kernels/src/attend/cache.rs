@@ -53,9 +53,6 @@ fn quantize(set: &KernelSet, x: &[f32], codes: &mut [i8; 32]) -> u16 {
 /// Numbers that are narrowed together.
 const PART: usize = 64;
 
-/// Bytes of a run of memory that are asked for ahead of its use.
-const FETCHED: usize = 1024;
-
 /// Columns of a value that are written together, and so the least that threads can share out: what one scale of q8_0 is for.
 pub const VALUE_PART: usize = 32;
 
@@ -158,15 +155,10 @@ impl KvLayout {
         fetch(&keys[panel..panel + self.key_panel_bytes()]);
     }
 
-    /// Asks for the beginnings of all runs of memory that attending to the first `slots` slots of a chunk will read; the processor finds the rest of each
-    /// run by itself.
+    /// Asks for the first panel of keys and of values that attending to the first `slots` slots of a chunk will read; reading one fetches the next.
     pub fn fetch_chunk(&self, chunk: &[u8], slots: usize) {
-        let keys = (0..slots.div_ceil(PANEL)).map(|p| (p * self.key_panel_bytes(), self.key_panel_bytes()));
-        let values = (0..self.padded() / PANEL)
-            .map(|p| (self.values_at() + p * self.value_panel_bytes(), slots * self.value_row_bytes()));
-        for (at, bytes) in keys.chain(values) {
-            fetch(&chunk[at..at + bytes.min(FETCHED)]);
-        }
+        fetch(&chunk[..self.key_panel_bytes()]);
+        fetch(&chunk[self.values_at()..][..slots * self.value_row_bytes()]);
     }
 
     /// Writes the key of a slot, `head_dim` floats, into the key bytes of a chunk.

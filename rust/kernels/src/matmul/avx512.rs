@@ -477,13 +477,17 @@ unsafe fn each_panel<F: Float512, const R: usize>(t: &Tile) {
     }
 }
 
-/// `N` panels, from the tile's on.
+/// `N` panels, from the tile's on. Meanwhile the next are fetched; after the last, what lies there is not needed and does no harm.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn side_by_side<F: Float512, const R: usize, const N: usize>(t: &Tile) {
     let mut acc = [[_mm512_setzero_ps(); R]; N];
+    let ahead = t.panel.wrapping_add(N * t.panels.1);
     for i in 0..t.blocks {
         // SAFETY: number i of 16 lanes lies inside each panel, value i of R rows inside the tile.
         unsafe {
+            for n in 0..N {
+                fetch(ahead.wrapping_add(n * t.panels.1 + i * F::WIDTH * PANEL));
+            }
             let w: [__m512; N] = std::array::from_fn(
                 #[inline(always)]
                 |n| F::load(t.panel.add(n * t.panels.1 + i * F::WIDTH * PANEL)),
