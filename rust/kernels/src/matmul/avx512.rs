@@ -456,23 +456,22 @@ unsafe fn float<F: Float512, const R: usize>(t: &Tile) {
     unsafe { store(t, &acc) };
 }
 
-/// All panels of a tile. With few rows several panels are walked side by side, because one alone would wait for its own sums.
+/// All panels of a tile, several side by side: one alone would wait for its own sums if rows are few, and for loads if they are many.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn each_panel<F: Float512, const R: usize>(t: &Tile) {
     let mut p = 0;
     // SAFETY: passed on; panels `p .. p + N` are panels of the tile.
     unsafe {
-        while R <= 2 && p + 4 <= t.panels.0 {
+        while R <= 5 && p + 4 <= t.panels.0 {
             side_by_side::<F, R, 4>(&t.one(p));
             p += 4;
         }
-        while R <= 5 && p + 2 <= t.panels.0 {
+        while p + 2 <= t.panels.0 {
             side_by_side::<F, R, 2>(&t.one(p));
             p += 2;
         }
-        while p < t.panels.0 {
+        if p < t.panels.0 {
             side_by_side::<F, R, 1>(&t.one(p));
-            p += 1;
         }
     }
 }
@@ -485,7 +484,7 @@ unsafe fn side_by_side<F: Float512, const R: usize, const N: usize>(t: &Tile) {
     for i in 0..t.blocks {
         // SAFETY: number i of 16 lanes lies inside each panel, value i of R rows inside the tile.
         unsafe {
-            for n in 0..N {
+            for n in (0..N).filter(|_| (i * F::WIDTH * PANEL).is_multiple_of(64)) {
                 fetch(ahead.wrapping_add(n * t.panels.1 + i * F::WIDTH * PANEL));
             }
             let w: [__m512; N] = std::array::from_fn(
