@@ -91,6 +91,15 @@ class TimedSession:
         self.clock.now += 900 + 100 * len(tokens)
         return out
 
+    @property
+    def _session(self) -> TimedSession:
+        return self
+
+    def best(self, tokens: list[int], k: int) -> list[list[int]]:
+        assert k == (1 if len(tokens) == 1 else verify.WIDTH), "a greedy step keeps one token of its row"
+        self.forward(tokens)
+        return [[0] * k for _ in tokens]
+
     def truncate(self, n: int) -> None:
         self.length = min(self.length, n)
 
@@ -116,6 +125,19 @@ def test_costs_are_ratios_to_the_plain_steps_beside() -> None:
     timed = [row for row in session.rows if row[0] == 20]
     assert len(timed) == len(session.rows) - 1 - 4, "a step began elsewhere than at the context's end"
     assert verify.cost_table([found]) == {1: 1.1, 4: 1.4}
+
+
+def test_the_best_tokens_of_rows_are_those_of_the_logits(tiny_model_path: Path) -> None:
+    model = quoth.Model(tiny_model_path, n_ctx=64, threads=1)
+    tokens = [5, 400, 7, 7, 31]
+    rows = model.session().forward(tokens)
+    session = model.session()
+    assert session._session.best(tokens[:2], 3) == [[*np.argsort(-row, kind="stable")[:3]] for row in rows[:2]]
+    assert session._session.best(tokens[2:], 8) == [[*np.argsort(-row, kind="stable")[:8]] for row in rows[2:]]
+    for wrong, error in (([], quoth.OptionsError), ([512], quoth.OptionsError), ([1] * 60, quoth.ContextFullError)):
+        with pytest.raises(error):
+            session._session.best(wrong, 1)
+        assert len(session) == 5
 
 
 def test_the_table_is_the_mean_over_contexts() -> None:

@@ -42,6 +42,7 @@ from quoth.bench.record import command_line, run_facts, write_record
 from quoth.bench.replay import replay_trace
 from quoth.bench.speed import bytes_per_step
 from quoth.bench.traces import Trace, Turn, text_traces
+from quoth.bench.verify import WIDTH
 
 Figure = dict[str, Any]
 
@@ -296,8 +297,8 @@ def depth(rig: Rig) -> Iterator[Figure]:
         for _ in range(rig.rounds):
             rates.append(memory.bytes_per_second())
             steps += alternate(
-                lambda: session.forward(tokens[n : n + 1]),
-                lambda: session.forward(tokens[n:]),
+                lambda: session._session.best(tokens[n : n + 1], 1),
+                lambda: session._session.best(tokens[n:], WIDTH),
                 2,
                 reset=lambda: session.truncate(n),
             )

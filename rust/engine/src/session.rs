@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use quoth_kernels::attend::KvKind;
+use quoth_kernels::top::Best;
 
 use crate::cache::KvCache;
 use crate::error::{Error, Result};
@@ -61,20 +62,8 @@ impl Session {
         logits: &mut [f32],
         progress: &mut dyn FnMut(usize) -> bool,
     ) -> Result<()> {
-        let (before, n_ctx, n_vocab) = (self.cache.len(), self.cache.n_ctx(), self.model.config().n_vocab);
-        if tokens.is_empty() {
-            return Err(Error::EmptyPrompt);
-        }
-        if !self.model.is_alive() {
-            return Err(Error::Forked);
-        }
-        // Check before the first pass, so that a bad token late in the input costs no work.
-        if let Some((i, &token)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= n_vocab) {
-            return Err(Error::TokenRange { token, pos: before + i, last: n_vocab - 1 });
-        }
-        if before + tokens.len() > n_ctx {
-            return Err(Error::ContextFull { cached: before, asked: tokens.len(), n_ctx });
-        }
+        self.check(tokens)?;
+        let n_vocab = self.model.config().n_vocab;
         let rows = match want {
             Want::All => tokens.len(),
             Want::Last => 1,
@@ -90,6 +79,46 @@ impl Session {
             Err(_) => self.cache.restore(),
         }
         result
+    }
+
+    /// Appends tokens, at most [`MAX_ROWS`], and gives the `k` greatest logits of each row, as a greedy decoder's step does: no row is ever held as a
+    /// whole.
+    ///
+    /// # Errors
+    /// As [`Self::forward`], or there are too many tokens. The session then holds what it held before.
+    pub fn best(&mut self, tokens: &[u32], k: usize) -> Result<Vec<Best>> {
+        self.check(tokens)?;
+        if tokens.len() > MAX_ROWS {
+            let (found, expected) = (tokens.len().to_string(), format!("at most {MAX_ROWS}"));
+            return Err(Error::Option { what: "tokens", found, expected });
+        }
+        let mut best = vec![Best::new(k); tokens.len()];
+        self.cache.hold();
+        let mut span = [Span { cache: &mut self.cache, tokens }];
+        let result = self.model.forward(&mut span, Want::All, &mut self.scratch, Output::Best(&mut best));
+        match result {
+            Ok(()) => self.cache.release(),
+            Err(_) => self.cache.restore(),
+        }
+        result.map(|()| best)
+    }
+
+    /// Checks all tokens before the first pass, so that a bad one late in the input costs no work.
+    fn check(&self, tokens: &[u32]) -> Result<()> {
+        let (before, n_ctx, n_vocab) = (self.cache.len(), self.cache.n_ctx(), self.model.config().n_vocab);
+        if tokens.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if !self.model.is_alive() {
+            return Err(Error::Forked);
+        }
+        if let Some((i, &token)) = tokens.iter().enumerate().find(|(_, t)| **t as usize >= n_vocab) {
+            return Err(Error::TokenRange { token, pos: before + i, last: n_vocab - 1 });
+        }
+        if before + tokens.len() > n_ctx {
+            return Err(Error::ContextFull { cached: before, asked: tokens.len(), n_ctx });
+        }
+        Ok(())
     }
 
     fn passes(

@@ -80,6 +80,15 @@ impl Session {
         Ok(array)
     }
 
+    /// The ids of the `k` greatest logits of each row, best first. At most one pass of tokens.
+    fn best(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>, k: usize) -> PyResult<Vec<Vec<u32>>> {
+        let tokens = convert::tokens(tokens)?;
+        let mut session = self.lock(py)?;
+        let session = &mut *session;
+        let best = guarded(py, &Mutex::new(None), || session.best(&tokens, k))?;
+        Ok(best.iter().map(|best| best.ids().collect()).collect())
+    }
+
     fn truncate(&self, py: Python<'_>, n: usize) -> PyResult<()> {
         let mut session = self.lock(py)?;
         let session = &mut *session;
