@@ -13,9 +13,10 @@ import pytest
 
 import quoth
 from program import Run
-from quoth.bench.replay import SOURCES, replay_trace, replay_traces
+from quoth.bench.replay import SOURCES, Replayed, replay_trace, replay_traces
 from quoth.bench.traces import Trace, Turn, best_of_rows, read_traces, text_traces, write_traces
 from quoth.bench.workloads import Workload, WorkloadResult, run_workload
+from scripted import Scripted
 
 COSTS = {1: 1.02, 4: 1.1, 8: 1.5, 16: 2.7}
 
@@ -53,14 +54,39 @@ def test_a_replay_takes_the_steps_of_the_decoder(
         result = WorkloadResult(workload)
         plain = run_workload(model, workload, sampling=sampling, speculation=None)
         result.add(plain, run_workload(model, workload, sampling=sampling, speculation=speculation))
-        assert result.identical
         results.append(result)
-    write_traces(tmp_path / "t.jsonl", model, results)
-    traces = read_traces(tmp_path / "t.jsonl")
-    accepted = sum(result.speculative.stats.accepted for result in results if result.speculative)
-    assert accepted > (30 if recycling else 8), "drafts hit"
+    found = replayed(model, results, tmp_path, speculation)
+    assert sum(one.accepted for one in found) > (30 if recycling else 8), "drafts hit"
+
+
+def test_a_replay_takes_the_steps_of_answers_that_stop(scripted: Scripted, tmp_path: Path) -> None:
+    model = scripted.model(n_ctx=1024)
+    speculation = quoth.Speculation(costs=COSTS, gate=ALWAYS, max_draft=8)
+    workload = Workload("w", "k", None, (), ("a", "b", "c", "d"), (), 60)
+    result = WorkloadResult(workload)
+    sampling = scripted.say("hello")
+    plain = run_workload(model, workload, sampling=sampling, speculation=None)
+    result.add(plain, run_workload(model, workload, sampling=sampling, speculation=speculation))
+    assert all(isinstance(answer.stop, int) for answer in plain.results)
+    (found,) = replayed(model, [result], tmp_path, speculation)
+    assert found.accepted > 5
+    (trace,) = read_traces(tmp_path / "t.jsonl")
+    for turn, answer in zip(trace.turns, plain.results, strict=True):
+        assert turn.stopped
+        assert turn.answer.tolist() == [*answer.tokens, answer.stop]
+        assert answer.stop in trace.stops
+
+
+def replayed(
+    model: quoth.Model, results: list[WorkloadResult], folder: Path, speculation: quoth.Speculation
+) -> list[Replayed]:
+    """Write traces and replay them; each must take the decoder's steps."""
+    write_traces(folder / "t.jsonl", model, results)
+    traces = read_traces(folder / "t.jsonl")
+    every = []
     for trace, result in zip(traces, results, strict=True):
         assert result.speculative is not None
+        assert result.identical
         stats = result.speculative.stats
         found = replay_trace(trace, speculation, costs=COSTS)
         decoded = (stats.steps, stats.verify_steps, stats.drafted, stats.accepted)
@@ -72,6 +98,8 @@ def test_a_replay_takes_the_steps_of_the_decoder(
                 assert found.sources[name] == (own.drafts, own.drafted, own.accepted)
         references = [s for name, s in stats.sources.items() if name.startswith("reference-")]
         assert found.sources.get("references", (0, 0, 0))[1] == sum(s.drafted for s in references)
+        every.append(found)
+    return every
 
 
 def test_rows_of_a_trace_are_those_of_the_answer(tiny_model_path: Path) -> None:

@@ -273,7 +273,7 @@ fn a_draft_is_cut_before_a_stop_and_the_source_is_told() {
 #[test]
 fn a_new_turn_shortens_a_wait_that_earlier_ones_have_drawn_out() {
     // Garbage closes the gate and fails its probes until the wait is long; then a turn of which every draft is right.
-    let garbage = vec![1; 6_000];
+    let garbage = vec![1; 5_200];
     let mut echo: Vec<u32> = (0..2_000).map(|i| 2 + i % 90).collect();
     echo[0] = 2;
     let prompt: Vec<u32> = garbage.iter().copied().chain([0]).collect();
@@ -283,14 +283,14 @@ fn a_new_turn_shortens_a_wait_that_earlier_ones_have_drawn_out() {
     ];
     let first_allowed = |turns: &[Turn<'_>]| {
         let rule = move |_: &[u32], pos: usize, max: usize| match pos {
-            0..6_000 => vec![99; max],
-            _ => (pos..pos + max).map(|at| 2 + (at as u32 - 6_001) % 90).collect(),
+            0..5_200 => vec![99; max],
+            _ => (pos..pos + max).map(|at| 2 + (at as u32 - 5_201) % 90).collect(),
         };
         let mut source = Rule { trace: vec![], seen: vec![], rule };
         let mut gate = Gate::new(goal(), GateOptions::for_costs(&goal())).unwrap();
         let mut first = None;
         replay_turns(turns, &mut source, &mut gate, &options(goal()), |step| {
-            if step.pos > 6_000 && step.allowed {
+            if step.pos > 5_200 && step.allowed {
                 first.get_or_insert(step.pos);
             }
         })
@@ -300,8 +300,8 @@ fn a_new_turn_shortens_a_wait_that_earlier_ones_have_drawn_out() {
     let whole: Vec<u32> = prompt[1..].iter().chain(&echo).copied().collect();
     let one = [Turn { prompt: &[1], answer: &whole, ..Turn::default() }];
     let patient = GateOptions::for_costs(&goal()).reprobe_after as usize;
-    assert!(first_allowed(&turns) <= 6_002 + patient, "{}", first_allowed(&turns));
-    assert!(first_allowed(&one) > 6_002 + patient, "{}", first_allowed(&one));
+    assert!(first_allowed(&turns) <= 5_202 + patient, "{}", first_allowed(&turns));
+    assert!(first_allowed(&one) > 5_202 + patient, "{}", first_allowed(&one));
 }
 
 #[test]
