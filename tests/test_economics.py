@@ -175,6 +175,31 @@ def test_goals_are_met_or_missed(tool: ModuleType) -> None:
     assert [row.split("|")[5].strip() for row in rows] == ["met", "**missed**", "**missed**", ""]
 
 
+def test_goals_of_the_default_model_are_looked_up_in_its_records(tool: ModuleType) -> None:
+    spoken = workloads_record(1.8)
+    spoken["groups"][0] |= {"worst": 0.98, "worst_id": "w"}
+    cost = {"median": 1.2, "low": 1.1, "high": 1.3}
+    drafts = [{"k": k, "cost": cost} for k in (2, 4, 8)]
+    records = {
+        "smollm2-workloads": spoken,
+        "smollm2-verify": {"contexts": [{"n_cached": 64, "drafts": drafts}]},
+        "qwen3-0.6b-speed": {"bandwidth_share": 0.95},
+        "smollm2-replay": {"groups": [{"name": "all", "speedup": 1.8, "measured": 1.5}]},
+    }
+    rows = [[cell.strip() for cell in row.split("|")[1:-1]] for row in tool.goals(records).splitlines()[2:]]
+    told = {row[0]: row[2:] for row in rows}
+    assert told["verifying 4 drafted tokens, 64 cached"] == [
+        "1.20 (1.10-1.30) plain steps",
+        "≤ 1.15 plain steps",
+        "**missed**",
+    ]
+    assert told["verifying 8 drafted tokens, 64 cached"][2] == "met"
+    assert told["speed of memory that decoding uses"] == ["95 %", "≥ 92 %", "met"]
+    assert told["speedup, all"][2] == "**missed**"
+    assert told["least speedup of a workload, w"] == ["0.98 ×", "≥ 0.97 ×", "met"]
+    assert told["replay's speedup, away from the measured one"] == ["20.0 %", "≤ 10 %", "**missed**"]
+
+
 def test_other_engines_stand_in_a_table_of_their_own(tool: ModuleType) -> None:
     figure = {"median": 0.87, "low": 0.8, "high": 0.9}
     rows = [

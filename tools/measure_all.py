@@ -49,7 +49,6 @@ def steps(args: argparse.Namespace, large: Path, traces: Path) -> list[Step]:
     """All commands, in their order."""
     quick: bool = args.quick
     rounds = ["--rounds", "3"] if quick else []
-    goals = ["--rounds", "3", "--quick"] if quick else ["--rounds", "7"]
     few = ["-n", "12", "--kinds", "translate-format,free-form"] if quick else []
     tokens = "200000" if quick else "5000000"
     texts = [sysconfig.get_path("stdlib"), *(folder for folder in DOCUMENTS if Path(folder).is_dir())]
@@ -63,7 +62,7 @@ def steps(args: argparse.Namespace, large: Path, traces: Path) -> list[Step]:
     spoken = [*QUOTH, "bench", "workloads", SMALL, str(args.workloads), *few]
     five = [] if quick else ["--rounds", "5"]
     made.append(Step(f"{SMALL}-workloads", [*spoken, *five, "--traces", str(traces)], plot=f"workloads-{SMALL}"))
-    sampled = [*spoken, "--temperature", "0.8", "--seed", "1"]
+    sampled = [*spoken, "--temperature", "0.8", "--seed", "1", *([] if quick else ["-n", "96"])]
     made.append(Step(f"{SMALL}.sampled-workloads", sampled))
     against = [word for way in WAYS for word in ("--against", way)]
     for name, model in ((SMALL, SMALL), (LARGE, str(large))):
@@ -73,7 +72,8 @@ def steps(args: argparse.Namespace, large: Path, traces: Path) -> list[Step]:
     made.append(Step("texts-replay", [*read, "--costs", SMALL, *against], plot="acceptance"))
     for name, model in ((SMALL, SMALL), (LARGE, str(large))):
         # The index is the same whatever the model.
-        parts = ["--only", "garbage,capture,threads,busy,depth"] if name == LARGE else []
+        parts = [] if name == SMALL else ["--only", "garbage,capture,threads,busy,depth"]
+        goals = ["--rounds", "3", "--quick"] if quick else ["--rounds", "7" if name == SMALL else "5"]
         made.append(Step(f"{name}-goals", [sys.executable, str(TOOLS / "measure_goals.py"), model, *parts, *goals]))
     return made
 
