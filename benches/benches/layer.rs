@@ -64,10 +64,8 @@ fn attention(c: &mut Criterion) {
             let Some(layout) = KvLayout::new(kind, 128) else { continue };
             let mut bytes = vec![0u8; layout.chunk_bytes()];
             let mut random = Random::new(9);
-            let (keys, values) = bytes.split_at_mut(layout.key_bytes());
             for slot in 0..CHUNK {
-                layout.write_key(set, keys, slot, &random.floats(128));
-                layout.write_value(set, values, slot, &random.floats(128));
+                layout.write(set, &mut bytes, slot, &random.floats(128), &random.floats(128));
             }
             for rows in [1, 2, 9] {
                 let q = random.floats(rows * 128);

@@ -5,7 +5,7 @@
 
 use crate::act::tests::Random;
 use crate::act::{ActKind, tiles};
-use crate::attend::{CHUNK, KvKind, KvLayout, Partial, Queries, Running, VALUE_PART, chunk, pack_queries};
+use crate::attend::{CHUNK, KvKind, KvLayout, Partial, Queries, Running, chunk, pack_queries};
 use crate::format::tests::{panels_of, random_rows};
 use crate::matmul::{Acts, Out, Panels};
 use crate::{Format, KernelSet, order};
@@ -132,14 +132,8 @@ fn attention(set: &KernelSet, kind: KvKind) -> u64 {
     let mut random = Random(2000 + kind as u64);
     let mut chunks = vec![vec![0u8; layout.chunk_bytes()]; n.div_ceil(CHUNK)];
     for p in 0..n {
-        let chunk = &mut chunks[p / CHUNK];
-        layout.write_key(set, &mut chunk[..layout.key_bytes()], p % CHUNK, &floats(dim, &mut random));
-        for (part, value) in floats(dim, &mut random).chunks(VALUE_PART).enumerate() {
-            let (codes, scales) = layout.value_part(part);
-            let (before, after) = chunk.split_at_mut(codes.end);
-            let scales = &mut after[scales.start - codes.end..scales.end - codes.end];
-            layout.write_value(set, (&mut before[codes], scales), p % CHUNK, value);
-        }
+        let (key, value) = (floats(dim, &mut random), floats(dim, &mut random));
+        layout.write(set, &mut chunks[p / CHUNK], p % CHUNK, &key, &value);
     }
     let q: Vec<f32> = floats(rows * dim, &mut random).iter().map(|x| x * 0.125).collect();
     let mut tile = vec![0; rows * layout.query_kind().row_words(dim)];

@@ -50,7 +50,11 @@ impl Packed {
     fn resize(&mut self, kinds: Kinds, m: usize, k: usize) {
         (self.m, self.k) = (m, k);
         for kind in kinds.iter() {
-            self.words[slot(kind)].resize(m * kind.row_words(k), 0);
+            let (words, n) = (&mut self.words[slot(kind)], m * kind.row_words(k));
+            // Grown only: the next job of a forward wants another size, and zeros that are overwritten are work.
+            if words.len() < n {
+                words.resize(n, 0);
+            }
         }
     }
 

@@ -240,6 +240,18 @@ impl KvLayout {
         }
     }
 
+    /// Writes key and value of a slot into a chunk that nobody else uses.
+    pub fn write(&self, set: &KernelSet, chunk: &mut [u8], slot: usize, key: &[f32], value: &[f32]) {
+        assert_eq!(value.len(), self.head_dim);
+        self.write_key(set, &mut chunk[..self.key_bytes()], slot, key);
+        for (p, value) in value.chunks(VALUE_PART).enumerate() {
+            let (codes, scales) = self.value_part(p);
+            let (before, after) = chunk.split_at_mut(codes.end);
+            let scales = &mut after[scales.start - codes.end..scales.end - codes.end];
+            self.write_value(set, (&mut before[codes], scales), slot, value);
+        }
+    }
+
     fn value_at(&self, slot: usize, d: usize) -> usize {
         let width = self.value_row_bytes() / PANEL;
         self.values_at() + d / PANEL * self.value_panel_bytes() + (slot * PANEL + d % PANEL) * width

@@ -25,21 +25,7 @@ impl Cache {
         }
         let slot = p % CHUNK;
         // A fresh slot must hold finite values; the engine allocates zeros.
-        write(&self.layout, &mut self.chunks[p / CHUNK], slot, key, value);
-    }
-}
-
-fn write(layout: &KvLayout, chunk: &mut [u8], slot: usize, key: &[f32], value: &[f32]) {
-    write_with(&KernelSet::best(), layout, chunk, slot, key, value);
-}
-
-fn write_with(set: &KernelSet, layout: &KvLayout, chunk: &mut [u8], slot: usize, key: &[f32], value: &[f32]) {
-    layout.write_key(set, &mut chunk[..layout.key_bytes()], slot, key);
-    for (p, value) in value.chunks(VALUE_PART).enumerate() {
-        let (codes, scales) = layout.value_part(p);
-        let (before, after) = chunk.split_at_mut(codes.end);
-        let scales = &mut after[scales.start - codes.end..scales.end - codes.end];
-        layout.write_value(set, (&mut before[codes], scales), slot, value);
+        self.layout.write(&KernelSet::best(), &mut self.chunks[p / CHUNK], slot, key, value);
     }
 }
 
@@ -190,7 +176,7 @@ fn writing_a_position_touches_no_other_and_reading_returns_what_was_stored() {
             for pass in 0..2 {
                 let before = chunk.clone();
                 let (k, v) = (vectors(1, dim, &mut random).remove(0), vectors(1, dim, &mut random).remove(0));
-                write(&layout, &mut chunk, slot, &k, &v);
+                layout.write(&KernelSet::best(), &mut chunk, slot, &k, &v);
                 for at in (0..chunk.len()).filter(|at| chunk[*at] != before[*at]) {
                     assert!(
                         owner[at] == usize::MAX || owner[at] == slot,
@@ -225,7 +211,7 @@ fn every_set_stores_the_same_bytes() {
         for x in [x.clone(), x[8..].iter().chain(&[1.0; 8]).copied().collect()] {
             let bytes = |set: &KernelSet| {
                 let mut chunk = vec![0u8; layout.chunk_bytes()];
-                write_with(set, &layout, &mut chunk, 37, &x, &x);
+                layout.write(set, &mut chunk, 37, &x, &x);
                 chunk
             };
             let expected = bytes(&KernelSet::scalar());
