@@ -273,29 +273,3 @@ def test_an_exception_of_the_progress_callback_stops_the_loading_and_is_raised()
     seen: list[tuple[int, int]] = []
     model = quoth.Model(tiny_path(), threads=1, progress=lambda done, total: seen.append((done, total)))
     assert seen[-1][0] == seen[-1][1] == model._model.weight_bytes
-
-
-def resident() -> int:
-    """Bytes of memory that this process holds."""
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-@pytest.mark.skipif(not os.path.exists("/proc/self/statm"), reason="the system does not say")
-def test_opening_generating_and_closing_200_times_takes_no_memory() -> None:
-    def once() -> None:
-        model = quoth.Model(tiny_path("Q4_0"), n_ctx=256, threads=2)
-        decoder = model.decoder(sampling=quoth.Sampling(temperature=0.8, seed=1))
-        decoder.add_reference(some_tokens(200))
-        decoder.generate(some_tokens(50), max_tokens=6, stop=["never"])
-        decoder.fork().generate(some_tokens(5), max_tokens=3)
-        model.session().forward(some_tokens(30))
-
-    for _ in range(40):
-        once()
-    before, threads = resident(), len(os.listdir("/proc/self/task"))
-    for _ in range(200):
-        once()
-    # A model of this size is 200 KB; one that stays a round would be 40 MB.
-    assert resident() - before < 4 << 20
-    assert len(os.listdir("/proc/self/task")) <= threads, "threads of models that are gone"

@@ -250,6 +250,8 @@ class Session:
     """
 
     def __init__(self, model: Model, _core_session: _core.Session | None = None) -> None:
+        import numpy as np  # noqa: F401, PLC0415  before the core needs it: a process that ends in an import there aborts
+
         self.model = model
         self._session = _core_session if _core_session is not None else _core.Session(model._model, model.kv_type)
 

@@ -2,7 +2,7 @@
 
 use numpy::{PyReadonlyArray1, PyUntypedArrayMethods};
 use pyo3::prelude::*;
-use pyo3::types::PyString;
+use pyo3::types::{PyList, PyString, PyTuple};
 
 use crate::errors::options;
 
@@ -11,6 +11,10 @@ pub(crate) fn tokens(value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     let py = value.py();
     if value.is_instance_of::<PyString>() {
         return Err(options(py, "tokens is text, expected token ids"));
+    }
+    // What is no array does not need numpy, whose import takes longer than loading a small model.
+    if value.is_instance_of::<PyList>() || value.is_instance_of::<PyTuple>() {
+        return numbers(value);
     }
     if let Ok(array) = value.cast::<numpy::PyUntypedArray>()
         && array.ndim() != 1
@@ -26,6 +30,11 @@ pub(crate) fn tokens(value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
     if let Ok(array) = value.extract::<PyReadonlyArray1<'_, u32>>() {
         return Ok(array.as_array().to_vec());
     }
+    numbers(value)
+}
+
+fn numbers(value: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+    let py = value.py();
     let mut ids = Vec::with_capacity(value.len().unwrap_or(0));
     for (i, item) in value.try_iter()?.enumerate() {
         let item = item?;

@@ -10,12 +10,12 @@ use quoth_engine::decode::{self, Finish, Request, Speculation, Step};
 use quoth_engine::sample::{SampleError, Sampling, TokenLogprobs};
 use quoth_engine::vocab::StopSet;
 
-use crate::convert;
 use crate::draft::{SharedCascade, SourceRow, SpeculationArgs, source_rows};
 use crate::errors::{busy, guarded, no_signal, options, to_py};
 use crate::model::Model;
 use crate::session::kv_kind;
 use crate::source::{Interrupt, PySource};
+use crate::{callback, convert};
 
 /// The fields of `quoth.Sampling`.
 #[derive(FromPyObject)]
@@ -171,8 +171,9 @@ impl Decoder {
                 return Err(Error::Forked);
             }
             let mut report = |done: usize, total: usize| {
-                let told =
-                    Python::attach(|py| progress.as_ref().map_or(Ok(()), |p| p.call1(py, (done, total)).map(drop)));
+                let told = Python::attach(|py| {
+                    progress.as_ref().map_or(Ok(()), |p| callback::call(p.bind(py), (done, total)).map(drop))
+                });
                 if let Err(exception) = told {
                     if let Ok(mut raised) = raised.lock() {
                         *raised = Some(exception);

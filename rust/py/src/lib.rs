@@ -4,6 +4,7 @@
 //! into `InternalError`. A session belongs to one caller at a time: a second one gets `BusyError` at once, never a wait while it holds the interpreter.
 #![allow(missing_docs, reason = "the Python docstrings are the documentation; `_core` is private")]
 
+mod callback;
 mod convert;
 mod decoder;
 mod draft;

@@ -9,6 +9,7 @@ use quoth_engine::vocab::Vocab;
 use quoth_engine::{Error, pool};
 use quoth_kernels::KernelSet;
 
+use crate::callback;
 use crate::errors::{guarded, options};
 use crate::gguf::GgufFile;
 
@@ -60,7 +61,8 @@ impl Model {
         let model = guarded(py, &raised, || {
             let mut report = |done: usize, total: usize| {
                 Python::attach(|py| {
-                    let told = progress.as_ref().map_or(Ok(()), |progress| progress.call1(py, (done, total)).map(drop));
+                    let told =
+                        progress.as_ref().map_or(Ok(()), |p| callback::call(p.bind(py), (done, total)).map(drop));
                     match told.and_then(|()| py.check_signals()) {
                         Ok(()) => true,
                         Err(exception) => {

@@ -11,6 +11,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 use quoth_draft::{DraftSource, SourceError, TopkRow};
 
+use crate::callback;
+
 /// Top-k width of a source that has `observe_topk` and does not say how many it wants.
 const DEFAULT_TOPK: usize = 8;
 /// Most that it may want.
@@ -85,7 +87,7 @@ impl PySource {
     }
 
     fn call(&self, py: Python<'_>, method: &str, tokens: &[u32]) -> Result<(), SourceError> {
-        self.object.call_method1(py, method, (tokens.to_vec(),)).map(drop).map_err(|e| self.failed(py, e))
+        callback::method(self.object.bind(py), method, (tokens.to_vec(),)).map(drop).map_err(|e| self.failed(py, e))
     }
 }
 
@@ -107,14 +109,15 @@ impl DraftSource for PySource {
             };
             fill().map_err(|e| self.failed(py, e))?;
             let mut ask = || -> PyResult<()> {
-                let answer = self.object.call_method1(py, "suggest", (list, max_tokens))?;
-                let answer = answer.bind(py);
+                let answer = callback::method(self.object.bind(py), "suggest", (list, max_tokens))?;
                 if answer.is_none() {
                     return Ok(());
                 }
                 // One more than asked for is enough to know that the source overdid it.
-                for item in answer.try_iter()?.take(max_tokens + 1) {
-                    let id = item?.extract::<i64>()?;
+                let items = answer.try_iter()?;
+                for _ in 0..=max_tokens {
+                    let Some(item) = callback::next(&items)? else { break };
+                    let id = item.extract::<i64>()?;
                     // What is no token id at all is outside every vocabulary.
                     out.push(u32::try_from(id).unwrap_or(u32::MAX));
                 }
@@ -141,7 +144,7 @@ impl DraftSource for PySource {
         self.report()?;
         Python::attach(|py| {
             let rows: Vec<(u32, Vec<u32>)> = rows.iter().map(|row| (row.token, row.top.to_vec())).collect();
-            let told = self.object.call_method1(py, "observe_topk", (rows,)).map(drop);
+            let told = callback::method(self.object.bind(py), "observe_topk", (rows,)).map(drop);
             told.or_else(|error| self.failed_unless_interrupted(py, error))
         })
     }
@@ -150,7 +153,7 @@ impl DraftSource for PySource {
         Python::attach(|py| {
             let object = self.object.bind(py);
             if let Ok(method) = object.getattr("truncate_pending")
-                && let Err(error) = method.call1((n,))
+                && let Err(error) = callback::call(&method, (n,))
             {
                 self.unreported = self.failed_unless_interrupted(py, error).err();
             }
@@ -166,7 +169,7 @@ impl DraftSource for PySource {
                 return self.call(py, "rebuild", history);
             }
             if object.hasattr("reset").unwrap_or(false) {
-                object.call_method0("reset").map_err(|e| self.failed(py, e))?;
+                callback::method(object, "reset", ()).map_err(|e| self.failed(py, e))?;
             }
             if history.is_empty() { Ok(()) } else { self.call(py, "observe", history) }
         })
