@@ -135,7 +135,7 @@ mod tests {
         let shipped = CostTable::default();
         assert!(CostTable::new(shipped.points().to_vec(), "copy").is_ok());
         assert!(shipped.provenance().contains("not measured"));
-        assert_eq!((shipped.cost(1), shipped.shortest_draft()), (1.05, 1));
+        assert_eq!((shipped.cost(1), shipped.shortest_draft()), (1.03, 1));
         assert_eq!(table(&[(2, 1.65)]).unwrap().shortest_draft(), 2);
     }
 }
