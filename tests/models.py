@@ -1,7 +1,8 @@
 """Tiny random models in any weight format, written as GGUF files and kept for the whole run.
 
-Two layers and a byte-level vocabulary with pieces of characters, an end of text and an end of a turn. At `logit_std` 3
-a temperature of 0.8 is diverse; at `embed_std` 0.5 greedy text repeats itself now and then, so that drafts hit.
+Two layers (the gemmas: three, or four) and a byte-level vocabulary with pieces of characters, an end of text and an end
+of a turn. At `logit_std` 3 a temperature of 0.8 is diverse; at `embed_std` 0.5 greedy text repeats itself now and then,
+so that drafts hit.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ FORMATS = (
     "F32", "F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL",
     "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS",
 )  # fmt: skip
+FAMILIES = ("llama", "qwen2", "qwen3", "qwen3moe", "gemma3", "gemma4", "gemma4moe")
+WINDOW = 24
+"""Positions that windowed layers of the gemmas see."""
 KERNELS = tuple(dict.fromkeys(name for name, _ in quoth._core.kernel_sets()))
 KV_TYPES = ("f16", "q8_0", "f32")
 
@@ -62,7 +66,7 @@ def tiny_path(
 
     Args:
         kind: Format of all matrices. Formats with blocks of 256 make a model 256 wide, others one 64 wide.
-        arch: `llama`, `qwen2` or `qwen3`.
+        arch: One of `FAMILIES`; `gemma4moe` is gemma4 with experts.
         n_vocab: Tokens, at least 97.
         seed: Another seed, another model.
         embed_std: The larger, the less a token depends on what is further back.
@@ -70,72 +74,190 @@ def tiny_path(
         poisoned: A token whose embedding holds a NaN. The embedding is then F32, as with -1, which poisons none.
         eog: Whether the file names the ends of generation.
     """
-    tool = load_synthetic()
-    gguf = pytest.importorskip("gguf", reason="random models are written with the package gguf")
     path = _folder() / f"{len(list(_folder().iterdir()))}.gguf"
-    wide = kind.endswith("_K") or kind == "IQ4_XS"
-    n_embd, n_ff, heads, kv_heads, dim = (256, 256, 8, 2, 32) if wide else (64, 64, 2, 1, 32)
-    rng = np.random.Generator(np.random.SFC64(seed))
-    w = gguf.GGUFWriter(path, arch)
-    w.add_context_length(8192)
-    w.add_embedding_length(n_embd)
-    w.add_block_count(2)
-    w.add_feed_forward_length(n_ff)
-    w.add_head_count(heads)
-    w.add_head_count_kv(kv_heads)
-    w.add_key_length(dim)
-    w.add_value_length(dim)
-    w.add_rope_dimension_count(dim)
-    w.add_layer_norm_rms_eps(1e-5)
-    texts, types = _vocabulary(n_vocab)
-    if not eog:
-        texts[:2], types[:2] = ["w0", "w1"], [1, 1]
-    w.add_tokenizer_model("gpt2")
-    w.add_tokenizer_pre("default")
-    w.add_token_list(texts)
-    w.add_token_types(types)
-    w.add_token_merges(["Ġ Ġ"])
-    w.add_add_bos_token(False)
-    if eog:
-        w.add_eos_token_id(EOS)
-        w.add_eot_token_id(EOT)
-
-    def matrix(name: str, n: int, k: int, std: float, kind: str = kind) -> None:
-        quant = gguf.GGMLQuantizationType[kind]
-        data = tool.random_matrix(quant, (n, k), std / np.sqrt(k), rng)
-        if name == "token_embd.weight" and poisoned is not None and poisoned >= 0:
-            data[poisoned, 1] = np.nan
-        w.add_tensor(name, data, raw_dtype=None if kind in ("F32", "F16") else quant)
-
-    def vector(name: str, n: int, mean: float = 1.0, std: float = 0.1) -> None:
-        w.add_tensor(name, (mean + std * rng.standard_normal(n)).astype(np.float32))
-
-    matrix("token_embd.weight", n_vocab, n_embd, embed_std * np.sqrt(n_embd), kind if poisoned is None else "F32")
-    matrix("output.weight", n_vocab, n_embd, logit_std)
-    vector("output_norm.weight", n_embd)
-    for i in range(2):
-        vector(f"blk.{i}.attn_norm.weight", n_embd)
-        vector(f"blk.{i}.ffn_norm.weight", n_embd)
-        if arch == "qwen3":
-            vector(f"blk.{i}.attn_q_norm.weight", dim, 1.5)
-            vector(f"blk.{i}.attn_k_norm.weight", dim, 1.5)
-        for role, n, k in (
-            ("attn_q", heads * dim, n_embd),
-            ("attn_k", kv_heads * dim, n_embd),
-            ("attn_v", kv_heads * dim, n_embd),
-            ("attn_output", n_embd, heads * dim),
-            ("ffn_gate", n_ff, n_embd),
-            ("ffn_up", n_ff, n_embd),
-            ("ffn_down", n_embd, n_ff),
-        ):
-            matrix(f"blk.{i}.{role}.weight", n, k, 1.5 if role in ("attn_q", "attn_k") else 1.0)
-            if arch == "qwen2" and role in ("attn_q", "attn_k", "attn_v"):
-                vector(f"blk.{i}.{role}.bias", n, 0.0, 0.3)
-    w.write_header_to_file()
-    w.write_kv_data_to_file()
-    w.write_tensors_to_file()
-    w.close()
+    stds = {"embed_std": embed_std, "logit_std": logit_std}
+    _Writer(path, kind, arch, n_vocab=n_vocab, seed=seed, poisoned=poisoned, eog=eog, **stds).write()
     return path
+
+
+class _Writer:
+    """Writes one model."""
+
+    def __init__(
+        self,
+        path: Path,
+        kind: str,
+        family: str,
+        *,
+        n_vocab: int,
+        seed: int,
+        embed_std: float,
+        logit_std: float,
+        poisoned: int | None,
+        eog: bool,
+    ) -> None:
+        self.gguf = pytest.importorskip("gguf", reason="random models are written with the package gguf")
+        self.arch = family.removesuffix("moe") if family.startswith("gemma4") else family
+        self.gemma = family.startswith("gemma")
+        self.moe = family.endswith("moe")
+        self.kind, self.n_vocab, self.eog, self.poisoned = kind, n_vocab, eog, poisoned
+        self.embed_std, self.logit_std = embed_std, logit_std
+        wide = kind.endswith("_K") or kind == "IQ4_XS"
+        self.n_embd, self.n_ff, self.heads, self.kv_heads, self.dim = (
+            (256, 256, 8, 2, 32) if wide else (64, 64, 2, 1, 32)
+        )
+        self.width = 256 if wide else 32  # of an expert, of a per-layer embedding
+        self.experts = (6, 2) if self.moe else (0, 0)
+        self.n_layer = {"gemma3": 3, "gemma4": 4}.get(family, 2)
+        self.shared = 2 if family == "gemma4" else 0
+        self.per_layer = self.width if family == "gemma4" else 0
+        self.rng = np.random.Generator(np.random.SFC64(seed))
+        self.w = self.gguf.GGUFWriter(path, self.arch)
+
+    def windowed(self, layer: int) -> bool:
+        return (layer + 1) % 3 != 0 if self.arch == "gemma3" else self.gemma and layer % 2 == 0
+
+    def head_dim(self, layer: int) -> int:
+        return 2 * self.dim if self.arch == "gemma4" and not self.windowed(layer) else self.dim
+
+    def write(self) -> None:
+        self.metadata()
+        self.vocabulary()
+        self.outer()
+        for layer in range(self.n_layer):
+            self.attention(layer)
+            self.feed_forward(layer)
+        self.w.write_header_to_file()
+        self.w.write_kv_data_to_file()
+        self.w.write_tensors_to_file()
+        self.w.close()
+
+    def metadata(self) -> None:
+        w = self.w
+        w.add_context_length(8192)
+        w.add_embedding_length(self.n_embd)
+        w.add_block_count(self.n_layer)
+        w.add_feed_forward_length(self.n_ff)
+        w.add_head_count(self.heads)
+        w.add_head_count_kv(self.kv_heads)
+        full = 2 * self.dim if self.arch == "gemma4" else self.dim
+        w.add_key_length(full)
+        w.add_value_length(full)
+        w.add_rope_dimension_count(full)
+        w.add_layer_norm_rms_eps(1e-5)
+        if self.moe:
+            w.add_expert_count(self.experts[0])
+            w.add_expert_used_count(self.experts[1])
+            w.add_expert_feed_forward_length(self.width)
+        if self.gemma:
+            w.add_sliding_window(WINDOW)
+            w.add_float32(f"{self.arch}.rope.freq_base_swa", 1000.0)
+        if self.arch == "gemma3":
+            w.add_uint32("gemma3.attention.sliding_window_pattern", 3)
+        if self.arch == "gemma4":
+            w.add_array("gemma4.attention.sliding_window_pattern", [self.windowed(i) for i in range(self.n_layer)])
+            w.add_uint32("gemma4.attention.key_length_swa", self.dim)
+            w.add_uint32("gemma4.attention.value_length_swa", self.dim)
+            w.add_uint32("gemma4.rope.dimension_count_swa", self.dim)
+            w.add_uint32("gemma4.attention.shared_kv_layers", self.shared)
+            w.add_uint32("gemma4.embedding_length_per_layer_input", self.per_layer)
+            w.add_final_logit_softcapping(8.0)
+
+    def vocabulary(self) -> None:
+        w = self.w
+        texts, types = _vocabulary(self.n_vocab)
+        if not self.eog:
+            texts[:2], types[:2] = ["w0", "w1"], [1, 1]
+        w.add_tokenizer_model("gpt2")
+        w.add_tokenizer_pre("default")
+        w.add_token_list(texts)
+        w.add_token_types(types)
+        w.add_token_merges(["Ġ Ġ"])
+        w.add_add_bos_token(False)
+        if self.eog:
+            w.add_eos_token_id(EOS)
+            w.add_eot_token_id(EOT)
+
+    def outer(self) -> None:
+        """The tensors that are of no layer."""
+        n_embd, n_vocab = self.n_embd, self.n_vocab
+        embed = self.embed_std * (1 if self.gemma else np.sqrt(n_embd))  # the gemmas multiply it by this root
+        kind = self.kind if self.poisoned is None else "F32"
+        self.matrix("token_embd.weight", (n_vocab, n_embd), embed, kind)
+        self.matrix("output.weight", (n_vocab, n_embd), self.logit_std)
+        self.vector("output_norm.weight", n_embd)
+        if self.arch == "gemma4":
+            rotated = np.arange(self.dim) < self.dim // 2
+            self.w.add_tensor("rope_freqs.weight", np.where(rotated, 1, 1e30).astype(np.float32))
+        if self.per_layer:
+            every = self.per_layer * self.n_layer
+            self.matrix("per_layer_token_embd.weight", (n_vocab, every), np.sqrt(self.n_layer))
+            self.matrix("per_layer_model_proj.weight", (every, n_embd), 1.0)
+            self.vector("per_layer_proj_norm.weight", self.per_layer)
+
+    def attention(self, layer: int) -> None:
+        at, dim, n_embd = f"blk.{layer}.", self.head_dim(layer), self.n_embd
+        q, kv = self.heads * dim, self.kv_heads * dim
+        shares = layer >= self.n_layer - self.shared
+        self.vector(at + "attn_norm.weight", n_embd)
+        self.vector(at + "ffn_norm.weight", n_embd)
+        if self.arch.startswith("qwen3") or self.gemma:
+            mean = 0.5 if self.arch == "gemma4" else 1.5
+            self.vector(at + "attn_q_norm.weight", dim, mean)
+            if not shares:
+                self.vector(at + "attn_k_norm.weight", dim, mean)
+        roles = [("attn_q", q), ("attn_k", kv), ("attn_v", kv)]
+        if shares:
+            roles = roles[:1]
+        elif self.arch == "gemma4" and self.moe and not self.windowed(layer):
+            roles = roles[:2]
+        for role, n in roles:
+            self.matrix(f"{at}{role}.weight", (n, n_embd), 1.0 if role == "attn_v" else 1.5)
+            if self.arch == "qwen2":
+                self.vector(f"{at}{role}.bias", n, 0.0, 0.3)
+        self.matrix(at + "attn_output.weight", (n_embd, q), 1.0)
+        if self.gemma:
+            self.vector(at + "post_attention_norm.weight", n_embd)
+
+    def feed_forward(self, layer: int) -> None:
+        at, n_embd, n_ff = f"blk.{layer}.", self.n_embd, self.n_ff
+        if self.arch != "qwen3moe":
+            self.matrix(at + "ffn_gate.weight", (n_ff, n_embd), 1.0)
+            self.matrix(at + "ffn_up.weight", (n_ff, n_embd), 1.0)
+            self.matrix(at + "ffn_down.weight", (n_embd, n_ff), 1.0)
+        if self.gemma:
+            self.vector(at + "post_ffw_norm.weight", n_embd)
+        if self.moe:
+            count = self.experts[0]
+            router = 2.0 * (np.sqrt(n_embd) if self.gemma else 1.0)
+            self.matrix(at + "ffn_gate_inp.weight", (count, n_embd), router, "F32")
+            if self.gemma:
+                self.vector(at + "ffn_gate_inp.scale", n_embd)
+                self.vector(at + "ffn_down_exps.scale", count)
+                for role in ("post_ffw_norm_1", "pre_ffw_norm_2", "post_ffw_norm_2"):
+                    self.vector(f"{at}{role}.weight", n_embd)
+                self.matrix(at + "ffn_gate_up_exps.weight", (count, 2 * self.width, n_embd), 1.0)
+            else:
+                self.matrix(at + "ffn_gate_exps.weight", (count, self.width, n_embd), 1.0)
+                self.matrix(at + "ffn_up_exps.weight", (count, self.width, n_embd), 1.0)
+            self.matrix(at + "ffn_down_exps.weight", (count, n_embd, self.width), 1.0)
+        if self.per_layer:
+            self.matrix(at + "inp_gate.weight", (self.per_layer, n_embd), 0.5)
+            self.matrix(at + "proj.weight", (n_embd, self.per_layer), 1.0)
+            self.vector(at + "post_norm.weight", n_embd)
+        if self.arch == "gemma4":
+            self.vector(at + "layer_output_scale.weight", 1, 0.8, 0.05)
+
+    def matrix(self, name: str, shape: tuple[int, ...], std: float, kind: str | None = None) -> None:
+        kind = kind or self.kind
+        quant = self.gguf.GGMLQuantizationType[kind]
+        data = load_synthetic().random_matrix(quant, shape, std / np.sqrt(shape[-1]), self.rng)
+        if name == "token_embd.weight" and self.poisoned is not None and self.poisoned >= 0:
+            data[self.poisoned, 1] = np.nan
+        self.w.add_tensor(name, data, raw_dtype=None if kind in ("F32", "F16") else quant)
+
+    def vector(self, name: str, n: int, mean: float = 1.0, std: float = 0.1) -> None:
+        self.w.add_tensor(name, (mean + std * self.rng.standard_normal(n)).astype(np.float32))
 
 
 @cache

@@ -435,6 +435,7 @@ def write(
     *,
     embed: str | None = None,
     layers: int | None = None,
+    vocab: int | None = None,
     seed: int = 0,
     vocab_from: Path | None = None,
 ) -> None:
@@ -446,11 +447,13 @@ def write(
         recipe: A key of `RECIPES`: the type of the matrices, or a mix of types.
         embed: Type of the embedding and the head, one of `EMBED_TYPES`; None: Q6_K, or the recipe's own if not smaller.
         layers: Number of layers, at least 1; None: the preset's.
+        vocab: Tokens of the vocabulary, at least 258; None: the preset's. With fewer layers than the real model, fewer
+            tokens keep the head's share of the work.
         seed: Any integer from 0.
         vocab_from: A GGUF file to take the vocabulary from; None: bytes and dummies.
 
     Raises:
-        ValueError: `layers` is below 1, or the vocabulary does not fit.
+        ValueError: `layers` is below 1, `vocab` below 258, or the vocabulary of `vocab_from` does not fit.
         OSError: The file cannot be written.
     """
     shape = PRESETS[preset]
@@ -458,6 +461,10 @@ def write(
         if layers < 1:
             raise ValueError(f"layers must be at least 1, got {layers}")
         shape = dataclasses.replace(shape, n_layer=layers)
+    if vocab is not None:
+        if vocab < 258:
+            raise ValueError(f"vocab must be at least 258, got {vocab}")
+        shape = dataclasses.replace(shape, n_vocab=vocab)
     part = out.with_name(f"{out.name}.{os.getpid()}.part")
     w = GGUFWriter(part, shape.arch)
     try:
@@ -496,11 +503,21 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--embed-type", choices=EMBED_TYPES, help="type of embedding and head (default Q6_K, or --type if larger)"
     )
     parser.add_argument("--layers", type=int, help="number of layers (default: the preset's)")
+    parser.add_argument("--vocab", type=int, help="tokens of the vocabulary (default: the preset's)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--vocab-from", type=Path, help="GGUF file to take the vocabulary from")
     a = parser.parse_args(argv)
     try:
-        write(a.out, a.preset, a.type, embed=a.embed_type, layers=a.layers, seed=a.seed, vocab_from=a.vocab_from)
+        write(
+            a.out,
+            a.preset,
+            a.type,
+            embed=a.embed_type,
+            layers=a.layers,
+            vocab=a.vocab,
+            seed=a.seed,
+            vocab_from=a.vocab_from,
+        )
     except (ValueError, OSError) as error:
         print(f"make_synthetic: {error}", file=sys.stderr)
         return 1

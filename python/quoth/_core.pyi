@@ -71,6 +71,8 @@ class _Config(TypedDict):
     n_head_kv: int
     head_dim: int
     n_ff: int
+    n_expert: int
+    n_expert_used: int
 
 class _Stats(TypedDict):
     prefill_tokens: int

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Literal
 from quoth import _core
 from quoth._arguments import callback, flag, shown, token_ids, whole
 from quoth.asynchronous import AsyncSteps, Cancel, Worker
-from quoth.costs import measured_costs
+from quoth.costs import expected_costs
 from quoth.errors import BusyError, OptionsError
 from quoth.options import DraftSource, Sampling, Speculation, _CoreSampling, _CoreSpeculation, as_speculation
 from quoth.stats import GateStats, SourceStats, Stats
@@ -123,8 +123,8 @@ class Decoder:
         self._core: _core.Decoder
         options, source = None, None
         if self.speculation is not None:
-            measured = measured_costs(model) if self.speculation.costs is None else None
-            options, source = _CoreSpeculation(self.speculation, measured), self.speculation.source
+            expected = expected_costs(model) if self.speculation.costs is None else None
+            options, source = _CoreSpeculation(self.speculation, expected), self.speculation.source
         if _fork_of is not None:
             self._seed = _fork_of._seed
             self._core = _fork_of._core.fork(options, source)

@@ -150,9 +150,10 @@ class Model:
 
     @property
     def config(self) -> dict[str, Any]:
-        """The model in numbers: `arch n_vocab n_ctx_train n_layer n_embd n_head n_head_kv head_dim n_ff`.
+        """The model in numbers.
 
-        Where layers differ, of the first.
+        `arch n_vocab n_ctx_train n_layer n_embd n_head n_head_kv head_dim n_ff n_expert n_expert_used`; where layers
+        differ, of the first. `n_ff` is 0 where all is done by experts, the last two where there are none.
         """
         return dict(self._model.config())
 

@@ -189,7 +189,8 @@ class Speculation:
         recycling: Whether to draft from the probable tokens that earlier verifications showed. Costs 32 bytes a
             vocabulary token.
         costs: Cost of verifying k tokens, in plain steps, by k. None: what `quoth bench verify` measured for this
-            model, machine, threads and instruction set, or else the shipped table.
+            model, machine, threads and instruction set, or else a shipped table, one for dense models and one for
+            mixtures of experts.
         gate: When drafting is let through.
         source: A draft source of your own, in place of the built-in cascade.
 
@@ -228,7 +229,7 @@ class Speculation:
 class _CoreSpeculation:
     """The options in the form that the core reads."""
 
-    def __init__(self, speculation: Speculation, measured: tuple[Mapping[int, float], str] | None = None) -> None:
+    def __init__(self, speculation: Speculation, expected: tuple[Mapping[int, float], str] | None = None) -> None:
         self.max_draft = speculation.max_draft
         self.min_draft = speculation.min_draft
         self.min_match = speculation.min_match
@@ -236,8 +237,8 @@ class _CoreSpeculation:
         self.recycling = speculation.recycling
         self.gate = speculation.gate
         costs, provenance = speculation.costs, "given by the caller"
-        if costs is None and measured is not None:
-            costs, provenance = measured
+        if costs is None and expected is not None:
+            costs, provenance = expected
         self.costs: list[tuple[int, float]] | None = None
         if costs is not None:
             self.costs = [

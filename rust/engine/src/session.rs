@@ -72,13 +72,10 @@ impl Session {
         if logits.len() != rows * n_vocab {
             return Err(Error::Internal(format!("room for {} logits, {rows} rows have {n_vocab} each", logits.len())));
         }
-        self.cache.hold();
-        let result = self.passes(tokens, want, logits, progress);
-        match result {
-            Ok(()) => self.cache.release(),
-            Err(_) => self.cache.restore(),
-        }
-        result
+        let whole = Whole::new(&mut self.cache);
+        passes(&self.model, whole.0, &mut self.scratch, tokens, want, logits, progress)?;
+        whole.done();
+        Ok(())
     }
 
     /// Appends tokens, at most [`MAX_ROWS`], and gives the `k` greatest logits of each row, as a greedy decoder's step does: no row is ever held as a
@@ -93,14 +90,9 @@ impl Session {
             return Err(Error::Option { what: "tokens", found, expected });
         }
         let mut best = vec![Best::new(k); tokens.len()];
-        self.cache.hold();
         let mut span = [Span { cache: &mut self.cache, tokens }];
-        let result = self.model.forward(&mut span, Want::All, &mut self.scratch, Output::Best(&mut best));
-        match result {
-            Ok(()) => self.cache.release(),
-            Err(_) => self.cache.restore(),
-        }
-        result.map(|()| best)
+        self.model.forward(&mut span, Want::All, &mut self.scratch, Output::Best(&mut best))?;
+        Ok(best)
     }
 
     /// Checks all tokens before the first pass, so that a bad one late in the input costs no work.
@@ -121,34 +113,6 @@ impl Session {
         Ok(())
     }
 
-    fn passes(
-        &mut self,
-        tokens: &[u32],
-        want: Want,
-        logits: &mut [f32],
-        progress: &mut dyn FnMut(usize) -> bool,
-    ) -> Result<()> {
-        let n_vocab = self.model.config().n_vocab;
-        let (mut done, mut written) = (0, 0);
-        for part in tokens.chunks(MAX_ROWS) {
-            done += part.len();
-            let want = if want == Want::Last && done < tokens.len() { Want::None } else { want };
-            let rows = match want {
-                Want::All => part.len(),
-                Want::Last => 1,
-                Want::None => 0,
-            };
-            let out = &mut logits[written * n_vocab..(written + rows) * n_vocab];
-            let mut span = [Span { cache: &mut self.cache, tokens: part }];
-            self.model.forward(&mut span, want, &mut self.scratch, Output::Logits(out))?;
-            written += rows;
-            if !progress(done) && done < tokens.len() {
-                return Err(Error::Cancelled);
-            }
-        }
-        Ok(())
-    }
-
     /// Forgets everything after the first `n` tokens.
     ///
     /// # Errors
@@ -164,4 +128,55 @@ impl Session {
     pub fn fork(&self, n: usize) -> Result<Session> {
         Ok(Session { model: self.model.clone(), cache: self.cache.copy_prefix(n)?, scratch: Scratch::default() })
     }
+}
+
+/// A cache during passes that count only together: dropped before they are done, also by a panic, it goes back to where it was.
+struct Whole<'c>(&'c mut KvCache);
+
+impl<'c> Whole<'c> {
+    fn new(cache: &'c mut KvCache) -> Self {
+        cache.hold();
+        Whole(cache)
+    }
+
+    fn done(self) {
+        self.0.release();
+    }
+}
+
+impl Drop for Whole<'_> {
+    fn drop(&mut self) {
+        self.0.restore();
+    }
+}
+
+/// Appends tokens in as many passes as it takes.
+fn passes(
+    model: &Model,
+    cache: &mut KvCache,
+    scratch: &mut Scratch,
+    tokens: &[u32],
+    want: Want,
+    logits: &mut [f32],
+    progress: &mut dyn FnMut(usize) -> bool,
+) -> Result<()> {
+    let n_vocab = model.config().n_vocab;
+    let (mut done, mut written) = (0, 0);
+    for part in tokens.chunks(MAX_ROWS) {
+        done += part.len();
+        let want = if want == Want::Last && done < tokens.len() { Want::None } else { want };
+        let rows = match want {
+            Want::All => part.len(),
+            Want::Last => 1,
+            Want::None => 0,
+        };
+        let out = &mut logits[written * n_vocab..(written + rows) * n_vocab];
+        let mut span = [Span { cache: &mut *cache, tokens: part }];
+        model.forward(&mut span, want, scratch, Output::Logits(out))?;
+        written += rows;
+        if !progress(done) && done < tokens.len() {
+            return Err(Error::Cancelled);
+        }
+    }
+    Ok(())
 }

@@ -92,6 +92,9 @@ impl Model {
         dict.set_item("n_head_kv", config.layers[0].n_head_kv)?;
         dict.set_item("head_dim", config.layers[0].head_dim)?;
         dict.set_item("n_ff", config.layers[0].n_ff)?;
+        let experts = config.layers[0].experts;
+        dict.set_item("n_expert", experts.map_or(0, |e| e.count))?;
+        dict.set_item("n_expert_used", experts.map_or(0, |e| e.used))?;
         Ok(dict)
     }
 

@@ -136,9 +136,15 @@ impl Config {
         if !(0.0..1.0).contains(&eps) {
             return Err(keys.unsupported("attention.layer_norm_rms_epsilon", eps, "0 to below 1"));
         }
+        let n_vocab = vocabulary_size(file)?;
+        if let Some(said) = keys.uint("vocab_size")?
+            && said != n_vocab
+        {
+            return Err(keys.unsupported("vocab_size", said, format!("{n_vocab} as `token_embd.weight` has rows")));
+        }
         let mut config = Config {
             arch: family.arch,
-            n_vocab: vocabulary_size(file)?,
+            n_vocab,
             n_ctx_train,
             n_embd,
             eps,

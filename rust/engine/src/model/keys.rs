@@ -203,7 +203,6 @@ const NEUTRAL: &[(&str, f64)] = &[
 
 /// Keys that say something about the file or its making, or repeat what tensors say.
 const INERT: &[&str] = &[
-    "vocab_size",
     "tensor_data_layout",
     "rope.scaling.finetuned",
     // What YaRN starts from; other scalings do not.

@@ -1,5 +1,6 @@
 //! I4, I5 and I6 for every family, over contexts in which windows have moved and forgotten; what windowed layers keep is bounded by the window.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 use crate::batch::{assert_same, feed, feed_split};
@@ -112,8 +113,8 @@ enum Event {
     Fork(usize),
     /// A token out of range behind so many good ones.
     BadToken(usize),
-    /// The caller stops after the first or second pass of 1100 tokens.
-    Cancel(usize),
+    /// The caller stops after the first or second pass of 1100 tokens, or panics there.
+    Cancel(usize, bool),
     Reset,
 }
 
@@ -124,7 +125,7 @@ fn event() -> impl Strategy<Value = Event> {
         4 => (2usize..=MAX_DRAFT + 1, 1usize..66).prop_map(|(m, kept)| Event::Verify(m, kept.min(m))),
         1 => (0usize..=REWIND).prop_map(Event::Fork),
         1 => (1usize..600).prop_map(Event::BadToken),
-        2 => (1usize..3).prop_map(Event::Cancel),
+        2 => (1usize..3, any::<bool>()).prop_map(|(passes, panics)| Event::Cancel(passes, panics)),
         1 => Just(Event::Reset),
     ]
 }
@@ -181,13 +182,18 @@ impl Held {
                 tokens.push(300);
                 assert!(self.session.forward(&tokens, Want::Last, &mut last, &mut |_| true).is_err());
             }
-            Event::Cancel(passes) if room >= 1100 => {
+            Event::Cancel(passes, panics) if room >= 1100 => {
                 let tokens = dice.tokens(1100, 300);
                 let stop = passes * MAX_ROWS;
-                let found = self.session.forward(&tokens, Want::Last, &mut last, &mut |done| done < stop);
-                assert!(matches!(found, Err(Error::Cancelled)), "{found:?}");
+                let mut watch = |done| {
+                    assert!(done < stop || !panics, "on purpose");
+                    done < stop
+                };
+                let session = AssertUnwindSafe(&mut self.session);
+                let found = catch_unwind(move || { session }.forward(&tokens, Want::Last, &mut last, &mut watch));
+                assert!(matches!((found, panics), (Ok(Err(Error::Cancelled)), false) | (Err(_), true)));
             }
-            Event::Cancel(_) => {}
+            Event::Cancel(..) => {}
             Event::Reset => self.back_to(0),
         }
     }
