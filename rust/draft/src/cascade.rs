@@ -21,7 +21,7 @@ use crate::error::{OptionsError, ReferenceError, check_range};
 use crate::frozen::{Cursor, FrozenIndex};
 use crate::ledger::Ledger;
 use crate::policy::{CascadeOptions, Choice, Policy, Rater};
-use crate::recycle::{Recycler, WIDTH};
+use crate::recycle::Recycler;
 use crate::score::{BUCKETS, BucketRate, Score};
 use crate::source::{DraftSource, SourceError, SourceStats, TopkRow};
 use crate::suffix::SuffixIndex;
@@ -347,8 +347,10 @@ impl DraftSource for Cascade {
         Ok(())
     }
 
+    /// None: rows are taken where they are offered, but a chain follows first columns, and after each step those are the committed bigrams (D5). Asking
+    /// would cost every verification and change no draft.
     fn topk(&self) -> usize {
-        if self.recycler.is_some() { WIDTH } else { 0 }
+        0
     }
 
     fn observe_topk(&mut self, rows: &[TopkRow<'_>]) -> Result<(), SourceError> {
