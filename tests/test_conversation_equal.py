@@ -33,7 +33,7 @@ class Talk:
     stop: tuple[str | int, ...] = ()
     references: tuple[str, ...] = ()
     messages: tuple[tuple[str, str], ...] = ()
-    max_tokens: int = 16
+    max_tokens: int = 12
 
 
 TALKS = {
@@ -133,7 +133,7 @@ def workloads(folder: Path) -> Iterator[Talk]:
             system=work["system"],
             references=tuple(work["references"]),
             messages=said,
-            max_tokens=24,
+            max_tokens=16,
         )
 
 
