@@ -1,12 +1,15 @@
 //! A pool of threads that run one closure together: spin briefly, then park.
 //!
-//! [`Pool::run`] is a fork and a join: every worker calls the closure once with its index, the caller being worker 0. Work is divided by index and count
-//! alone ([`Worker::share`]), so who computes what never depends on timing, and by N5 it would not matter if it did.
+//! [`Pool::run`] is a fork and a join: the closure is called once with each index, by the caller with 0. Work is divided by index and count alone
+//! ([`Worker::share`]); a thread claims its index before it begins, and what no thread has claimed when the caller is done with its own, the caller does as
+//! well. So which thread computes what depends on timing, and what is computed does not (N5).
 //!
-//! - **T1** `run` returns after every worker has left the closure, also if one panicked; the panic then continues in the caller.
+//! - **T1** `run` returns after every call of the closure has ended, also if one panicked; the panic then continues in the caller. A thread that comes late
+//!   finds its index claimed and does not touch the closure.
 //! - **T2** Workers compute in the default float environment (N6); the caller's own is restored.
-//! - **T3** Waiting is bounded harm: worker and caller spin for [`SPINS`] looks and then sleep. A sleeping caller leaves its core idle, and to an idle core
-//!   the system moves a worker that lost its own to somebody else's work; a caller that went on spinning would keep it waiting.
+//! - **T3** A busy machine is bounded harm. A worker without a processor is not waited for, unless it lost it inside the closure; one that missed several
+//!   jobs is woken only now and then. Waiting threads spin and then sleep: a sleeping caller leaves its core idle, and there the system moves a worker that
+//!   lost its own to somebody else's work.
 //! - **T4** One job at a time: concurrent callers take turns, in whole jobs.
 //!
 //! Cost: about half a microsecond a job while the workers spin.
@@ -21,6 +24,11 @@ use quoth_kernels::env::DefaultFloats;
 
 /// How often a waiting thread looks before it gives way: some 30 microseconds, longer than any gap between the jobs of one forward.
 const SPINS: usize = 2_000;
+
+/// Jobs in a row that a worker may miss before it is left asleep.
+const MISSES: usize = 4;
+/// How often a worker that is left asleep is tried again: every so many jobs, that is once in a step or so.
+const RETRY: usize = 128;
 
 /// Most threads of a pool: beyond any machine's cores, below what could exhaust a process.
 pub const MAX_THREADS: usize = 256;
@@ -78,11 +86,17 @@ impl Worker {
 
 type Job<'a> = &'a (dyn Fn(Worker) + Sync);
 
+/// A number with a cache line of its own.
+#[repr(align(128))]
+struct Alone(AtomicUsize);
+
 /// What the threads of a pool share.
 struct Control {
     /// Number of the current job; a change starts it.
     epoch: AtomicUsize,
-    /// Workers still inside the job.
+    /// The last job whose index i + 1 was claimed.
+    claimed: Vec<Alone>,
+    /// Calls of the closure that have not ended, the caller's first apart.
     running: AtomicUsize,
     /// The caller, while it sleeps.
     sleeper: Mutex<Option<Thread>>,
@@ -104,7 +118,8 @@ pub struct Pool {
     control: Arc<Control>,
     handles: Vec<JoinHandle<()>>,
     threads: Vec<Thread>,
-    caller: Mutex<()>,
+    /// Jobs in a row that worker i + 1 has missed; the lock is the caller's turn.
+    caller: Mutex<Vec<usize>>,
     /// Process that made the threads: they do not survive a fork.
     process: u32,
 }
@@ -127,6 +142,7 @@ impl Pool {
         assert!((1..=MAX_THREADS).contains(&count), "1 to {MAX_THREADS} threads");
         let control = Arc::new(Control {
             epoch: AtomicUsize::new(0),
+            claimed: (1..count).map(|_| Alone(AtomicUsize::new(0))).collect(),
             running: AtomicUsize::new(0),
             sleeper: Mutex::new(None),
             asleep: AtomicBool::new(false),
@@ -139,7 +155,7 @@ impl Pool {
             control,
             handles: Vec::new(),
             threads: Vec::new(),
-            caller: Mutex::new(()),
+            caller: Mutex::new(vec![0; count - 1]),
             process: std::process::id(),
         };
         for index in 1..count {
@@ -162,12 +178,12 @@ impl Pool {
         self.process == std::process::id()
     }
 
-    /// Runs `job` on every thread and returns when all are done.
+    /// Calls `job` once with every index and returns when all calls have ended.
     ///
     /// # Panics
-    /// With the panic of a worker, after all have finished.
+    /// With the panic of a call, after all have ended.
     pub fn run(&self, job: impl Fn(Worker) + Sync) {
-        let _turn = lock(&self.caller);
+        let mut missed = lock(&self.caller);
         let _floats = DefaultFloats::set();
         let count = self.count();
         if count == 1 {
@@ -175,18 +191,30 @@ impl Pool {
         }
         let borrowed: Job<'_> = &job;
         // SAFETY: only the lifetime changes. The job lives until this function returns, and it returns, by value or by panic, only after `running` has
-        // fallen to zero, that is after every worker has left the job for good (T1).
+        // fallen to zero, that is after every index was claimed and every call has ended; a worker touches the job only between the two (T1).
         let shared = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(borrowed) };
         let control = &*self.control;
         *lock(&control.job) = Some(shared);
         control.running.store(count - 1, Ordering::Relaxed);
-        control.epoch.fetch_add(1, Ordering::SeqCst);
-        for (parked, thread) in control.parked.iter().zip(&self.threads) {
-            if parked.load(Ordering::SeqCst) {
+        let epoch = control.epoch.load(Ordering::Relaxed) + 1;
+        control.epoch.store(epoch, Ordering::SeqCst);
+        for ((parked, thread), missed) in control.parked.iter().zip(&self.threads).zip(&*missed) {
+            if parked.load(Ordering::SeqCst) && (*missed < MISSES || epoch.is_multiple_of(RETRY)) {
                 thread.unpark();
             }
         }
-        let own = catch_unwind(AssertUnwindSafe(|| job(Worker { index: 0, count })));
+        let mut own = catch_unwind(AssertUnwindSafe(|| job(Worker { index: 0, count })));
+        for (index, missed) in (1..count).zip(&mut *missed) {
+            if control.claim(index, epoch) {
+                *missed += 1;
+                if own.is_ok() {
+                    own = catch_unwind(AssertUnwindSafe(|| job(Worker { index, count })));
+                }
+                control.leave();
+            } else {
+                *missed = 0;
+            }
+        }
         control.wait_for_workers();
         *lock(&control.job) = None;
         let theirs = lock(&control.panic).take();
@@ -198,6 +226,12 @@ impl Pool {
 }
 
 impl Control {
+    /// Takes an index of a job for the calling thread; false if another thread has it.
+    fn claim(&self, index: usize, epoch: usize) -> bool {
+        // Every index of a job is claimed before the next job begins, so the number before is that of the job before.
+        self.claimed[index - 1].0.compare_exchange(epoch - 1, epoch, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+    }
+
     /// Returns when no worker is inside the job.
     fn wait_for_workers(&self) {
         for _ in 0..SPINS {
@@ -216,7 +250,7 @@ impl Control {
         *lock(&self.sleeper) = None;
     }
 
-    /// A worker leaves the job.
+    /// A call of the closure, not the caller's first, has ended.
     fn leave(&self) {
         if self.running.fetch_sub(1, Ordering::SeqCst) == 1
             && self.asleep.load(Ordering::SeqCst)
@@ -249,6 +283,9 @@ fn work(control: &Control, worker: Worker) {
     loop {
         let Some(epoch) = wait(control, worker, seen) else { return };
         seen = epoch;
+        if !control.claim(worker.index, epoch) {
+            continue;
+        }
         let job = *lock(&control.job);
         if let Some(job) = job
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| job(worker)))
@@ -326,6 +363,23 @@ mod tests {
             }
             assert!(calls.iter().all(|c| c.load(Ordering::Relaxed) == 3000));
         }
+    }
+
+    #[test]
+    fn the_caller_does_what_a_sleeping_worker_does_not_begin() {
+        let pool = Pool::new(2).unwrap();
+        let caller = std::thread::current().id();
+        let (taken, calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        for _ in 0..20 {
+            // The worker is asleep by now, and waking takes it longer than an empty job takes the caller.
+            std::thread::sleep(std::time::Duration::from_millis(3));
+            pool.run(|w| {
+                calls.fetch_add(1, Ordering::Relaxed);
+                taken.fetch_add(usize::from(w.index == 1 && std::thread::current().id() == caller), Ordering::Relaxed);
+            });
+        }
+        assert_eq!(calls.into_inner(), 40, "each index once, whoever takes it");
+        assert!(taken.into_inner() > 0, "the caller waited for a sleeping worker every time");
     }
 
     #[test]
