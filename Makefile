@@ -10,9 +10,11 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 demo: $(VENV)/release
 	$(BIN)/quoth pull smollm2
-	$(BIN)/quoth generate smollm2 --max-tokens 160 --file examples/demo.txt
+	@cat examples/demo.txt
 	@echo
-	$(BIN)/quoth generate smollm2 --max-tokens 160 --file examples/demo.txt --compare
+	$(BIN)/quoth generate smollm2 --file examples/demo.txt --show-drafts
+	@echo
+	$(BIN)/quoth generate smollm2 --file examples/demo.txt --compare
 
 test: test-rust test-python
 
