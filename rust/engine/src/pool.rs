@@ -16,14 +16,26 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{JoinHandle, Thread};
+use std::sync::PoisonError;
+use std::sync::atomic::Ordering;
+
+#[cfg(all(test, loom))]
+use loom::sync::atomic::{AtomicBool, AtomicUsize, fence};
+#[cfg(all(test, loom))]
+use loom::sync::{Arc, Mutex, MutexGuard};
+#[cfg(all(test, loom))]
+use loom::thread::{self, JoinHandle, Thread};
+#[cfg(not(all(test, loom)))]
+use std::sync::atomic::{AtomicBool, AtomicUsize};
+#[cfg(not(all(test, loom)))]
+use std::sync::{Arc, Mutex, MutexGuard};
+#[cfg(not(all(test, loom)))]
+use std::thread::{self, JoinHandle, Thread};
 
 use quoth_kernels::env::DefaultFloats;
 
 /// How often a waiting thread looks before it gives way: some 30 microseconds, longer than any gap between the jobs of one forward.
-const SPINS: usize = 2_000;
+const SPINS: usize = if cfg!(all(test, loom)) { 1 } else { 2_000 };
 
 /// Jobs in a row that a worker may miss before it is left asleep.
 const MISSES: usize = 4;
@@ -113,6 +125,13 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// Between a store and a load whose order matters to another thread that does the same the other way round. Sequentially consistent operations keep that
+/// order by themselves; loom takes them for acquire and release, and knows the order by a fence alone.
+fn in_order() {
+    #[cfg(all(test, loom))]
+    fence(Ordering::SeqCst);
+}
+
 /// See the module.
 pub struct Pool {
     control: Arc<Control>,
@@ -160,7 +179,7 @@ impl Pool {
         };
         for index in 1..count {
             let control = pool.control.clone();
-            let builder = std::thread::Builder::new().name(format!("quoth-{index}"));
+            let builder = thread::Builder::new().name(format!("quoth-{index}"));
             let handle = builder.spawn(move || work(&control, Worker { index, count }))?;
             pool.threads.push(handle.thread().clone());
             pool.handles.push(handle);
@@ -198,6 +217,7 @@ impl Pool {
         control.running.store(count - 1, Ordering::Relaxed);
         let epoch = control.epoch.load(Ordering::Relaxed) + 1;
         control.epoch.store(epoch, Ordering::SeqCst);
+        in_order();
         for ((parked, thread), missed) in control.parked.iter().zip(&self.threads).zip(&*missed) {
             if parked.load(Ordering::SeqCst) && (*missed < MISSES || epoch.is_multiple_of(RETRY)) {
                 thread.unpark();
@@ -240,11 +260,12 @@ impl Control {
             }
             std::hint::spin_loop();
         }
-        *lock(&self.sleeper) = Some(std::thread::current());
+        *lock(&self.sleeper) = Some(thread::current());
         // Say so first, look again, then sleep: the last worker to leave sees the flag, or we see that it has left.
         self.asleep.store(true, Ordering::SeqCst);
+        in_order();
         while self.running.load(Ordering::SeqCst) > 0 {
-            std::thread::park();
+            thread::park();
         }
         self.asleep.store(false, Ordering::SeqCst);
         *lock(&self.sleeper) = None;
@@ -252,7 +273,9 @@ impl Control {
 
     /// A call of the closure, not the caller's first, has ended.
     fn leave(&self) {
-        if self.running.fetch_sub(1, Ordering::SeqCst) == 1
+        let last = self.running.fetch_sub(1, Ordering::SeqCst) == 1;
+        in_order();
+        if last
             && self.asleep.load(Ordering::SeqCst)
             && let Some(caller) = &*lock(&self.sleeper)
         {
@@ -315,15 +338,68 @@ fn wait(control: &Control, worker: Worker, seen: usize) -> Option<usize> {
         }
         // Say so first, look once more, then sleep: a caller that changes the epoch after this look sees the flag and wakes us.
         parked.store(true, Ordering::SeqCst);
+        in_order();
         if control.epoch.load(Ordering::SeqCst) == seen && !control.stop.load(Ordering::SeqCst) {
-            std::thread::park();
+            thread::park();
         }
         parked.store(false, Ordering::SeqCst);
         looks = 0;
     }
 }
 
-#[cfg(test)]
+/// Every order in which threads can take their steps, tried by loom: `tools/sanitize pool`. A thread that would wait for ever is an error there.
+#[cfg(all(test, loom))]
+mod orders {
+    use super::*;
+
+    fn in_every_order(run: impl Fn() + Sync + Send + 'static) {
+        let mut model = loom::model::Builder::new();
+        model.preemption_bound = Some(3);
+        model.max_branches = 10_000;
+        model.check(run);
+    }
+
+    fn job(pool: &Pool) {
+        let calls = Arc::new([AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0)]);
+        pool.run(|worker| {
+            calls[worker.index].fetch_add(1, Ordering::Relaxed);
+        });
+        // T1: all have left, and what they wrote is seen.
+        assert!((0..pool.count()).all(|i| calls[i].load(Ordering::Relaxed) == 1));
+    }
+
+    #[test]
+    fn jobs_run_once_on_each_of_two_threads_and_the_pool_ends() {
+        in_every_order(|| {
+            let pool = Pool::new(2).unwrap();
+            job(&pool);
+            job(&pool);
+        });
+    }
+
+    #[test]
+    fn a_job_runs_once_on_each_of_three_threads_and_the_pool_ends() {
+        in_every_order(|| job(&Pool::new(3).unwrap()));
+    }
+
+    #[test]
+    fn a_pool_that_never_ran_ends() {
+        in_every_order(|| drop(Pool::new(3).unwrap()));
+    }
+
+    #[test]
+    fn two_callers_take_turns() {
+        in_every_order(|| {
+            let pool = Arc::new(Pool::new(2).unwrap());
+            let other = pool.clone();
+            let caller = thread::spawn(move || job(&other));
+            job(&pool);
+            caller.join().unwrap();
+        });
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicU64;
