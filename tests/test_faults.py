@@ -87,8 +87,10 @@ def test_a_file_that_changes_at_any_time_gives_the_right_model_or_an_error(
     with contextlib.suppress(quoth.ModelFileError):
         allowed.add(load(path).session().forward([1, 2, 3]).tobytes())
     draw = random.Random(7)
-    right = 0
-    for _ in range(60):
+    refused = tried = 0
+    # On a busy machine the change may come too late many times in a row.
+    while tried < 60 or (not refused and tried < 2000 and change is not written_over):
+        tried += 1
         path.write_bytes(whole)
         os.utime(path, ns=(0, 0))  # else a write within the same tick of the clock of files could not be seen
         pause = draw.random() * 0.004
@@ -101,9 +103,9 @@ def test_a_file_that_changes_at_any_time_gives_the_right_model_or_an_error(
             refusal = str(error)
         thread.join()
         assert found in allowed or str(path) in refusal
-        right += not refusal
-    print(f"{right} of 60 loads met no change")
-    assert right < 60 or change is written_over
+        refused += bool(refusal)
+    print(f"{refused} of {tried} loads met a change")
+    assert refused or change is written_over
 
 
 @pytest.mark.parametrize("change", [shorter, empty, written_over, Path.unlink], ids=lambda f: f.__name__)
