@@ -32,7 +32,7 @@ import quoth
 from models import tiny, tiny_path
 from scripted import Scripted
 
-PATIENCE = 40.0
+PATIENCE = 120.0
 """Seconds after which a test calls it a hang; a hundred times what it takes."""
 POSIX = pytest.mark.skipif(sys.platform == "win32", reason="forks and signals are POSIX's")
 
@@ -104,11 +104,11 @@ AFTER_FORKS = """
         here, there = multiprocessing.Pipe()
         child = multiprocessing.get_context("fork").Process(target=in_child, args=(there,))
         child.start()
-        if not here.poll(20):
+        if not here.poll(100):
             child.kill()
             raise TimeoutError("the child waits")
         said, rows, answer = here.recv()
-        child.join(20)
+        child.join(100)
         assert child.exitcode == 0, child.exitcode
         assert rows == quoth.Model(path, n_ctx=256, threads=1).session().forward(tokens).tobytes()
         assert answer == model.decoder().generate(tokens, max_tokens=9).tokens
@@ -189,7 +189,7 @@ def test_a_child_may_drop_what_it_inherited() -> None:
     del in_child
     child = os.fork()
     if child == 0:
-        signal.alarm(20)  # rather than to wait for ever
+        signal.alarm(100)  # rather than to wait for ever
         del stream, decoder, chat, awaited, session, model
         gc.collect()
         sys.exit(7)  # through the interpreter's whole end
