@@ -39,7 +39,7 @@ def same(a: Rows, b: Rows) -> bool:
     return a.shape == b.shape and bool((a == b).all())
 
 
-# ---- rows do not depend on the batch (bug report 5: other answers in another instruction set)
+# ---- rows do not depend on the batch
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -64,8 +64,8 @@ def test_any_split_over_a_long_context_gives_the_same_rows(kv_type: quoth.model.
             assert same(feed(tiny(kv_type=kv_type, threads=threads).session(), tokens, [130, *sizes]), plain), sizes
 
 
-def test_a_decode_over_more_than_512_positions_does_not_depend_on_the_threads() -> None:
-    """Bug report 4: with a context of 600 tokens, 64 more are the same for 1, 2, 3 and 7 threads."""
+def test_bug_4_a_decode_over_more_than_512_positions_does_not_depend_on_the_threads() -> None:
+    """With a context of 600 tokens, 64 more are the same for 1, 2, 3 and 7 threads."""
     tokens, found = some_tokens(600), []
     for threads in (1, 2, 3, 7):
         model = tiny(n_ctx=700, threads=threads)
@@ -77,6 +77,23 @@ def test_a_decode_over_more_than_512_positions_does_not_depend_on_the_threads() 
         result = model.decoder(speculation=None).generate(tokens, max_tokens=64, stop_at_eog=False, logprobs=20)
         found.append((np.concatenate(rows).tobytes(), result.tokens, result.logprobs))
         assert result.tokens == tuple(int(r.argmax()) for r in rows)
+    assert all(f == found[0] for f in found)
+
+
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "F16"])
+def test_bug_5_greedy_answers_are_the_same_in_every_instruction_set(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There, other answers on another processor. Here one package holds all sets, and the environment chooses."""
+    path, found = tiny_path(kind), []
+    assert "scalar" in KERNELS
+    for kernels in KERNELS:
+        monkeypatch.setenv("QUOTH_KERNELS", kernels)
+        model = quoth.Model(path, n_ctx=160, threads=1)
+        assert model.kernels == kernels
+        for speculation in (None, quoth.Speculation()):
+            decoder = model.decoder(speculation=speculation)
+            result = decoder.generate(some_tokens(60), max_tokens=60, stop_at_eog=False, logprobs=20)
+            rows = model.session().forward(decoder.history).tobytes()
+            found.append((result.tokens, result.logprobs, rows))
     assert all(f == found[0] for f in found)
 
 

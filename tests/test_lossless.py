@@ -156,6 +156,21 @@ def test_rows_have_the_bits_of_plain_ones_for_every_draft_length(threads: int, k
         assert_same_state(decoder, plain)
 
 
+@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "F16"])
+def test_plain_arithmetic_has_other_bits_and_is_lossless_too(kind: str) -> None:
+    """Kernels that dequantize weights and multiply floats, for comparison."""
+    model = tiny(kind, kernels="reference")
+    plain = model.decoder(sampling=WARM, speculation=None)
+    expected = plain.generate(PROMPT, max_tokens=40, stop_at_eog=False, logprobs=20)
+    streams = [plain_stream(model, WARM, PROMPT, 80)]
+    for role, max_draft in (("perfect", 16), ("alternating", 7)):
+        decoder = model.decoder(sampling=WARM, speculation=speculation(Source(role, streams), max_draft))
+        assert outcome(decoder.generate(PROMPT, max_tokens=40, stop_at_eog=False, logprobs=20)) == outcome(expected)
+        assert_same_state(decoder, plain)
+    usual = tiny(kind).session().forward(PROMPT)
+    assert kind == "F16" or (usual != model.session().forward(PROMPT)).any()
+
+
 # ---- obligation 3: the hypothetical prefix
 
 
@@ -171,8 +186,8 @@ def penalised(row: np.ndarray, window: Sequence[int], sampling: quoth.Sampling) 
     return row
 
 
-def test_penalties_see_the_accepted_part_of_the_draft_and_stale_history_would_pick_otherwise() -> None:
-    """Also bug report 21: penalties of a text that repeats itself."""
+def test_bug_21_penalties_see_the_accepted_part_of_the_draft_and_stale_history_would_pick_otherwise() -> None:
+    """There, penalties of a text that repeats itself saw a stale history."""
     model = tiny()
     differ = 0
     for repeat, frequency, presence in ((1.3, 0.0, 0.5), (1.0, 1.5, 5.0), (1.1, 0.3, 0.0)):

@@ -242,7 +242,7 @@ fn penalties_see_the_accepted_part_of_the_draft_and_stale_history_would_pick_oth
 }
 
 /// Chi-square of counts against probabilities, and its degrees of freedom; cells that expect fewer than five are put together.
-fn chi_square(counts: &HashMap<u32, u64>, probabilities: &[f64], n: u64) -> (f64, usize) {
+pub(crate) fn chi_square(counts: &HashMap<u32, u64>, probabilities: &[f64], n: u64) -> (f64, usize) {
     let (mut chi, mut cells) = (0.0, 0);
     let mut rest = (0.0, 0.0);
     for (token, p) in probabilities.iter().enumerate() {
@@ -263,8 +263,14 @@ fn chi_square(counts: &HashMap<u32, u64>, probabilities: &[f64], n: u64) -> (f64
     (chi, cells - 1)
 }
 
+/// What chi-square exceeds 3 times in 100,000: normal with 4 standard deviations, by Wilson and Hilferty.
+pub(crate) fn chi_limit(freedom: usize) -> f64 {
+    let f = freedom as f64;
+    f * (1.0 - 2.0 / (9.0 * f) + 4.0 * (2.0 / (9.0 * f)).sqrt()).powi(3)
+}
+
 /// The exact distribution at temperature 0.8, top-k 20.
-fn exact(row: &[f32]) -> Vec<f64> {
+pub(crate) fn exact(row: &[f32]) -> Vec<f64> {
     let mut order: Vec<usize> = (0..row.len()).collect();
     order.sort_by(|a, b| row[*b].total_cmp(&row[*a]).then(a.cmp(b)));
     let weight = |i: usize| ((f64::from(row[i]) - f64::from(row[order[0]])) / f64::from(0.8f32)).exp();
@@ -320,9 +326,7 @@ fn twenty_thousand_samples_follow_the_exact_distribution_with_and_without_specul
     for (place, pair) in counts.iter().enumerate() {
         assert_eq!(pair[0], pair[1], "token {place}: the same samples with and without speculation");
         let (chi, freedom) = chi_square(&pair[0], &probabilities[place], N);
-        // Wilson and Hilferty: normal with 4 standard deviations, 3 in 100,000.
-        let f = freedom as f64;
-        let limit = f * (1.0 - 2.0 / (9.0 * f) + 4.0 * (2.0 / (9.0 * f)).sqrt()).powi(3);
+        let limit = chi_limit(freedom);
         assert!(
             chi < limit && freedom > 10,
             "token {place}: chi-square {chi:.1} with {freedom} degrees, limit {limit:.1}"

@@ -10,6 +10,7 @@
 //! | `families` | I4, I5, I6 for every family, where windows move |
 //! | `gate` | obligation 5: the gate changes no stream |
 //! | `ends` | obligation 6: stops, budgets and contexts that end inside a draft |
+//! | `broken` | each of the seven notices when its mechanism is left out |
 //!
 //! `models` makes the models from random `blocks`, `twin` computes them plainly, `cast` the draft sources, `rig` the decoders and their comparison.
 
@@ -17,6 +18,7 @@
 
 mod batch;
 mod blocks;
+mod broken;
 mod cast;
 mod ends;
 mod exact;
