@@ -1,4 +1,4 @@
-"""`DraftIndex` without a model: drafts quote what followed the longest repeated end, which is found by looking everywhere."""
+"""`DraftIndex` without a model: drafts quote what followed the longest repeated end, found by looking everywhere."""
 
 from __future__ import annotations
 

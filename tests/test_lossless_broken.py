@@ -147,7 +147,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(
-    ("broken", "sampling", "differs"), CASES, ids=lambda value: value if isinstance(value, str) else ""
+    ("broken", "sampling", "differs"),
+    CASES,
+    ids=[f"{broken}, {'sampled' if sampling.temperature else 'greedy'}" for broken, sampling, _ in CASES],
 )
 def test_a_mechanism_left_out_is_noticed_and_with_all_of_them_the_loop_is_plain(
     broken: str, sampling: quoth.Sampling, differs: str
