@@ -75,7 +75,7 @@ fn attention(c: &mut Criterion) {
                 let mut partial = Partial::new(&layout);
                 group.throughput(Throughput::Bytes(layout.chunk_bytes() as u64));
                 group.bench_function(BenchmarkId::new(format!("{kind:?}/{}", set.detail()), rows), |b| {
-                    b.iter(|| chunk(set, &layout, &bytes, Queries { tile: &tile, rows }, &visible, &mut partial));
+                    b.iter(|| chunk(set, &layout, &bytes, Queries { tile: &tile, rows }, &visible, &mut partial, &[]));
                 });
             }
         }

@@ -143,7 +143,7 @@ fn attention(set: &KernelSet, kind: KvKind) -> u64 {
     for (c, bytes) in chunks.iter().enumerate() {
         let seen = |r: usize| (n - rows + r + 1 - c * CHUNK).min(CHUNK);
         let visible: Vec<(usize, usize)> = (0..rows).map(|r| (0, seen(r))).collect();
-        chunk(set, &layout, bytes, Queries { tile: &tile, rows }, &visible, &mut partial);
+        chunk(set, &layout, bytes, Queries { tile: &tile, rows }, &visible, &mut partial, &[]);
         running.take(set, 0..rows, (&partial.m, &partial.l, &partial.o));
     }
     let mut results = vec![0f32; rows * dim];

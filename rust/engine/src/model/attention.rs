@@ -403,8 +403,8 @@ impl Task<'_> {
         pack_queries(self.model.set(), layout, &own.queries[..job.count * dim], &mut own.tile[..words]);
     }
 
-    /// One chunk for a packed tile; afterwards `own.partial` holds its results. Gives what each query saw of it.
-    fn chunk(&self, job: &TileJob, c: usize, own: &mut WorkerMemory) -> [(usize, usize); MAX_TILE] {
+    /// One chunk for a packed tile; afterwards `own.partial` holds its results. `next` comes next. Gives what each query saw of it.
+    fn chunk(&self, job: &TileJob, c: usize, own: &mut WorkerMemory, next: &[u8]) -> [(usize, usize); MAX_TILE] {
         let layout = self.lent[job.span].layout(self.layer);
         let mut slots = [(0, 0); MAX_TILE];
         for (i, slot) in slots[..job.count].iter_mut().enumerate() {
@@ -414,20 +414,14 @@ impl Task<'_> {
         }
         let words = job.count * layout.query_kind().row_words(layout.head_dim());
         let queries = Queries { tile: &own.tile[..words], rows: job.count };
-        // SAFETY: keys and values of this layer were written by an earlier job, and no job writes them now.
-        let bytes = unsafe { self.lent[job.span].chunk(self.layer, job.kv_head, c) };
-        chunk(self.model.set(), layout, bytes, queries, &slots[..job.count], &mut own.partial);
+        chunk(self.model.set(), layout, self.bytes(job, c), queries, &slots[..job.count], &mut own.partial, next);
         slots
     }
 
-    /// Asks for the memory of an item, ahead of its turn.
-    fn fetch_item(&self, item: usize) {
-        let Some(job) = self.jobs.iter().find(|job| job.items().contains(&item)) else { return };
-        let (layout, c) = (self.lent[job.span].layout(self.layer), job.chunks.0 + item - job.item);
-        let last = self.rows[self.query(job, job.count - 1).0].pos;
-        // SAFETY: as in `chunk`.
-        let bytes = unsafe { self.lent[job.span].chunk(self.layer, job.kv_head, c) };
-        layout.fetch_chunk(bytes, (last + 1 - c * CHUNK).min(CHUNK));
+    /// Chunk `c` of the head that a tile is for.
+    fn bytes(&self, job: &TileJob, c: usize) -> &[u8] {
+        // SAFETY: keys and values of this layer were written by an earlier job, and no job writes them now.
+        unsafe { self.lent[job.span].chunk(self.layer, job.kv_head, c) }
     }
 
     /// This worker's share of all chunks: whole tiles to `mixed`, parts of cut ones to `kept`.
@@ -442,7 +436,7 @@ impl Task<'_> {
         let share = worker.share(self.jobs.last().map_or(0, |job| job.items().end));
         let (dim, n_q) = (self.config.head_dim, self.config.n_head * self.config.head_dim);
         let size = Kept::size(self.lent[0].layout(self.layer));
-        for job in &self.jobs {
+        for (n, job) in self.jobs.iter().enumerate() {
             let items = share.start.max(job.item)..share.end.min(job.items().end);
             if items.is_empty() {
                 continue;
@@ -450,9 +444,13 @@ impl Task<'_> {
             self.pack(job, q, own);
             own.running.start();
             for item in items {
-                self.fetch_item(item + 1);
                 let c = item - job.item;
-                let slots = self.chunk(job, job.chunks.0 + c, own);
+                let next = match self.jobs.get(n + 1) {
+                    _ if item + 1 < job.items().end => self.bytes(job, job.chunks.0 + c + 1),
+                    Some(job) => self.bytes(job, job.chunks.0),
+                    None => &[],
+                };
+                let slots = self.chunk(job, job.chunks.0 + c, own, next);
                 let WorkerMemory { partial, running, .. } = own;
                 if let Some(first) = job.kept {
                     let at = (first + c) * size;

@@ -155,12 +155,6 @@ impl KvLayout {
         fetch(&keys[panel..panel + self.key_panel_bytes()]);
     }
 
-    /// Asks for the first panel of keys and of values that attending to the first `slots` slots of a chunk will read; reading one fetches the next.
-    pub fn fetch_chunk(&self, chunk: &[u8], slots: usize) {
-        fetch(&chunk[..self.key_panel_bytes()]);
-        fetch(&chunk[self.values_at()..][..slots * self.value_row_bytes()]);
-    }
-
     /// Writes the key of a slot, `head_dim` floats, into the key bytes of a chunk.
     pub fn write_key(&self, set: &KernelSet, keys: &mut [u8], slot: usize, key: &[f32]) {
         assert!(slot < CHUNK && key.len() == self.head_dim && keys.len() == self.key_bytes());

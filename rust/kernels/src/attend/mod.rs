@@ -80,7 +80,7 @@ pub struct Queries<'a> {
 }
 
 /// Attends a tile of queries to one chunk. `visible[r]` is the range of slots (0 to [`CHUNK`]) that query r may see; an empty range leaves its entries
-/// of `out` meaningless.
+/// of `out` meaningless. `next` is the chunk that will be read afterwards, as far as is known; its beginning is fetched meanwhile.
 ///
 /// # Panics
 /// If sizes do not fit.
@@ -91,6 +91,7 @@ pub fn chunk(
     queries: Queries<'_>,
     visible: &[(usize, usize)],
     out: &mut Partial,
+    next: &[u8],
 ) {
     let rows = queries.rows;
     let kind = layout.query_kind();
@@ -109,7 +110,7 @@ pub fn chunk(
     let at = |p: usize| bytes[p * key_panel..].as_ptr();
     let keys = Tile {
         panel: at(panels.start),
-        next: at(panels.start),
+        next: bytes[layout.values_at()..].as_ptr(),
         blocks: layout.head_dim() / layout.key_format().layout().len,
         act: queries.tile.as_ptr(),
         rows,
@@ -166,7 +167,7 @@ pub fn chunk(
         let panel = bytes[layout.values_at() + block * value_panel + first * layout.value_row_bytes()..].as_ptr();
         let tile = Tile {
             panel,
-            next: panel,
+            next: if next.is_empty() { panel } else { next.as_ptr() },
             blocks: last - first,
             act: p[first..].as_ptr().cast(),
             rows,

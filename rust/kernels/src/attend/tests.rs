@@ -48,7 +48,7 @@ fn attend(set: &KernelSet, cache: &Cache, queries: &[Vec<f32>], visible: &[(usiz
                 .iter()
                 .map(|(from, to)| (from.saturating_sub(c * CHUNK).min(CHUNK), to.saturating_sub(c * CHUNK).min(CHUNK)))
                 .collect();
-            chunk(set, layout, bytes, Queries { tile: &tile, rows }, &slots, &mut partial);
+            chunk(set, layout, bytes, Queries { tile: &tile, rows }, &slots, &mut partial, &[]);
             let see = (0..rows).filter(|r| slots[*r].0 < slots[*r].1);
             running.take(set, see, (&partial.m, &partial.l, &partial.o));
         }

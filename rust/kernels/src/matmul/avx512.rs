@@ -463,24 +463,24 @@ unsafe fn each_panel<F: Float512, const R: usize>(t: &Tile) {
     // SAFETY: passed on; panels `p .. p + N` are panels of the tile.
     unsafe {
         while R <= 5 && p + 4 <= t.panels.0 {
-            side_by_side::<F, R, 4>(&t.one(p));
+            side_by_side::<F, R, 4>(&t.from(p));
             p += 4;
         }
         while p + 2 <= t.panels.0 {
-            side_by_side::<F, R, 2>(&t.one(p));
+            side_by_side::<F, R, 2>(&t.from(p));
             p += 2;
         }
         if p < t.panels.0 {
-            side_by_side::<F, R, 1>(&t.one(p));
+            side_by_side::<F, R, 1>(&t.from(p));
         }
     }
 }
 
-/// `N` panels, from the tile's on. Meanwhile the next are fetched; after the last, what lies there is not needed and does no harm.
+/// The first `N` panels of a tile. Meanwhile the next ones are fetched, or what comes after the last.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn side_by_side<F: Float512, const R: usize, const N: usize>(t: &Tile) {
     let mut acc = [[_mm512_setzero_ps(); R]; N];
-    let ahead = t.panel.wrapping_add(N * t.panels.1);
+    let ahead = if t.panels.0 > N { t.panel.wrapping_add(N * t.panels.1) } else { t.next };
     for i in 0..t.blocks {
         // SAFETY: number i of 16 lanes lies inside each panel, value i of R rows inside the tile.
         unsafe {

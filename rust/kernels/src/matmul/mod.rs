@@ -167,6 +167,12 @@ pub(crate) struct Tile {
 }
 
 impl Tile {
+    /// Panel `p` of several, and those after it.
+    #[cfg(target_arch = "x86_64")]
+    fn from(&self, p: usize) -> Tile {
+        Tile { panels: (self.panels.0 - p, self.panels.1), ..self.one(p) }
+    }
+
     /// Panel `p` of several alone.
     pub(crate) fn one(&self, p: usize) -> Tile {
         Tile {
