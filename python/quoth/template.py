@@ -20,7 +20,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from functools import cached_property
+from functools import cache, cached_property
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -203,7 +203,9 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     raise TemplateError(f"expected text, numbers, lists and mappings in {where}, found {type(value).__name__}")
 
 
+@cache
 def _environment() -> jinja2.Environment:
+    """Make the environment, once: a render changes nothing of it, and its budget is the running thread's."""
     import jinja2  # noqa: PLC0415 - see J4
     from jinja2 import exceptions, ext, nodes, utils  # noqa: PLC0415
 

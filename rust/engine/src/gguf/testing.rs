@@ -116,6 +116,26 @@ impl GgufBuilder {
         GgufBuilder::default()
     }
 
+    /// Adds a key with a value of each type, and arrays of some.
+    pub fn every_type(self) -> Self {
+        self.kv("a.u8", 200u8)
+            .kv("a.i8", -3i8)
+            .kv("a.u16", 60_000u16)
+            .kv("a.i16", -300i16)
+            .kv("a.u32", 70_000u32)
+            .kv("a.i32", -70_000i32)
+            .kv("a.f32", 1.5f32)
+            .kv("a.bool", true)
+            .kv("a.u64", 1u64 << 40)
+            .kv("a.i64", -(1i64 << 40))
+            .kv("a.f64", 1e-5f64)
+            .kv("b.u32", vec![1u32, 2, 3])
+            .kv("b.i32", vec![-1i32, 2])
+            .kv("b.f32", vec![0.5f32, -2.0])
+            .kv("b.bool", vec![true, false, true])
+            .kv("b.str", Kv::strs(["a", "", "é", "long enough to be seen"]))
+    }
+
     /// Sets the version number.
     pub fn version(mut self, version: u32) -> Self {
         self.version = version;

@@ -231,10 +231,10 @@ impl Model {
 
     /// What a worker reads first in the projections of a layer.
     pub(super) fn first_of_attention(&self, config: &LayerConfig, weights: &Attention, worker: Worker) -> &[u8] {
-        let (own_q, own_k, _) = Shares::new(config, weights).of(worker);
+        let (q, k) = Shares::new(config, weights).heads_before(worker.index, worker.count);
         let (matrix, head) = match &weights.kv {
-            Some(kv) if own_q.is_empty() => (&kv.k.matrix, own_k.start),
-            _ => (&weights.q.matrix, own_q.start),
+            Some(kv) if q == config.n_head => (&kv.k.matrix, k),
+            _ => (&weights.q.matrix, q),
         };
         self.arena.panels(matrix).from(head * config.head_dim / 16)
     }

@@ -20,6 +20,7 @@
 mod budget;
 mod check;
 mod damage;
+#[path = "../dice/mod.rs"]
 mod dice;
 mod files;
 mod guesses;

@@ -1,41 +1,11 @@
-//! Random numbers, and random weights in every format: blocks of random codes, whose scales and minimums are chosen so that values have a mean near 0 and
+//! Random weights in every format: blocks of random codes, whose scales and minimums are chosen so that values have a mean near 0 and
 //! the standard deviation that is asked for.
 
 use quoth_engine::gguf::GgmlType;
 use quoth_kernels::Format;
 use quoth_kernels::half::f32_to_f16;
 
-/// Numbers of SplitMix64.
-#[derive(Debug, Clone)]
-pub(crate) struct Dice(pub u64);
-
-impl Dice {
-    pub(crate) fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut x = self.0;
-        x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        x ^ (x >> 31)
-    }
-
-    pub(crate) fn below(&mut self, n: usize) -> usize {
-        (self.next() % n as u64) as usize
-    }
-
-    /// Uniform in [0, 1).
-    pub(crate) fn share(&mut self) -> f64 {
-        (self.next() >> 11) as f64 / (1u64 << 53) as f64
-    }
-
-    /// Bell-shaped, standard deviation 1: the sum of twelve.
-    pub(crate) fn bell(&mut self) -> f64 {
-        (0..12).map(|_| self.share()).sum::<f64>() - 6.0
-    }
-
-    pub(crate) fn tokens(&mut self, n: usize, n_vocab: usize) -> Vec<u32> {
-        (0..n).map(|_| self.below(n_vocab) as u32).collect()
-    }
-}
+use crate::dice::Dice;
 
 /// The tensor type of a format.
 pub(crate) fn ggml_type(format: Format) -> GgmlType {

@@ -20,6 +20,8 @@ mod batch;
 mod blocks;
 mod broken;
 mod cast;
+#[path = "../dice/mod.rs"]
+mod dice;
 mod ends;
 mod exact;
 mod failures;

@@ -12,8 +12,8 @@ use quoth_engine::model::{LoadOptions, Model};
 use quoth_engine::vocab::Vocab;
 use quoth_kernels::{Format, KernelSet};
 
-pub(crate) use crate::blocks::Dice;
 use crate::blocks::{ggml_type, random_blocks};
+pub(crate) use crate::dice::Dice;
 
 /// What stands in the file for the rotary scaling.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,4 +1,6 @@
-//! Numbers that follow from a seed: SplitMix64.
+//! Numbers that follow from a seed: SplitMix64. For all tests of this folder.
+
+#![allow(dead_code, reason = "each test program uses a part")]
 
 /// See the module.
 #[derive(Debug, Clone)]
@@ -29,5 +31,19 @@ impl Dice {
 
     pub(crate) fn bytes(&mut self, n: usize) -> Vec<u8> {
         (0..n).map(|_| self.next() as u8).collect()
+    }
+
+    /// Uniform in [0, 1).
+    pub(crate) fn share(&mut self) -> f64 {
+        (self.next() >> 11) as f64 / (1u64 << 53) as f64
+    }
+
+    /// Bell-shaped, standard deviation 1: the sum of twelve.
+    pub(crate) fn bell(&mut self) -> f64 {
+        (0..12).map(|_| self.share()).sum::<f64>() - 6.0
+    }
+
+    pub(crate) fn tokens(&mut self, n: usize, n_vocab: usize) -> Vec<u32> {
+        (0..n).map(|_| self.below(n_vocab) as u32).collect()
     }
 }
