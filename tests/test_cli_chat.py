@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import termios
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ import scripted as scripts
 from conftest import load_synthetic
 from program import Run, program_env
 from quoth.cli._console import visible
+from quoth.cli._stream import Writer
+from quoth.cli._talk import Talk
 from scripted import BIAS, STOP, Scripted
 
 N = 12
@@ -156,12 +159,12 @@ def test_a_full_context_is_said_and_trimming_goes_on(run_quoth: Run, tiny_chat_p
 def test_an_interrupt_ends_a_session_over_a_pipe_with_what_was_said(scripted: Scripted, tmp_path: Path) -> None:
     running = subprocess.Popen(
         [sys.executable, "-m", "quoth", "chat", scripted.path, *endless(scripted)],
+        bufsize=0,  # what is read ahead here would be lost to `communicate`
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=program_env(tmp_path),
     )  # fmt: skip
     assert running.stdin is not None
     assert running.stdout is not None
     running.stdin.write(b"Hi\n")
-    running.stdin.flush()
     seen = running.stdout.read(20)
     running.send_signal(signal.SIGINT)
     out, err = running.communicate(timeout=120)
@@ -170,6 +173,31 @@ def test_an_interrupt_ends_a_session_over_a_pipe_with_what_was_said(scripted: Sc
     text = (seen + out).decode()
     assert text.endswith("\n")
     assert (phrase * (len(text) // len(phrase) + 1)).startswith(text[:-1])
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_an_interrupt_while_a_chunk_is_written_neither_loses_nor_repeats_it(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], late: bool
+) -> None:
+    chat = scripted.model().conversation(speculation=None)
+    put = Writer._put
+    written = 0
+
+    def interrupted(writer: Writer, text: str) -> None:
+        nonlocal written
+        written += 1
+        if written == 3 and not late:
+            signal.raise_signal(signal.SIGINT)
+        put(writer, text)
+        if written == 3 and late:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(Writer, "_put", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        Talk(chat, None).say("Hi")
+    assert written >= 3
+    assert capsys.readouterr().out == chat.messages[-1]["content"] + "\n"
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def endless(scripted: Scripted) -> list[str]:
@@ -193,6 +221,10 @@ class Terminal:
             codec_errors="replace", dimensions=(50, 200), timeout=120,
         )  # fmt: skip
         self.child.delaybeforesend = None
+        # At Ctrl-C a terminal drops the output that it has not shown yet, unless it is told otherwise.
+        settings = termios.tcgetattr(self.child.child_fd)
+        settings[3] |= termios.NOFLSH
+        termios.tcsetattr(self.child.child_fd, termios.TCSANOW, settings)
         self.prompt()
 
     def prompt(self) -> str:

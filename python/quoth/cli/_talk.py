@@ -3,8 +3,8 @@
 In: inputs. Out: answers on stdout, everything else on stderr; a conversation.
 
 C1  stdout carries answers alone, each ended by a line end.
-C2  The conversation is what was shown: an answer that Ctrl-C stops stays as the text on the screen, and one that had
-    not begun leaves its message out too.
+C2  The conversation is what was shown: an answer that Ctrl-C stops stays as the text that was written, and one that
+    had not begun leaves its message out too.
 C3  Whatever fails leaves the conversation as it was (V4 in `quoth.conversation`).
 C4  A file that this session neither wrote nor read is never written over.
 """
@@ -14,8 +14,10 @@ from __future__ import annotations
 
 import itertools
 import os
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -28,6 +30,8 @@ from quoth.decoder import Chunk
 from quoth.errors import OptionsError
 
 if TYPE_CHECKING:
+    from types import FrameType
+
     from quoth.answer import Answer
     from quoth.cli._input import Input
     from quoth.conversation import Conversation
@@ -49,6 +53,29 @@ class _Watch:
     def __call__(self, done: int, total: int) -> None:
         if self.update is not None:
             self.update(done, total)
+
+
+@contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Let Ctrl-C wait until the block is done. A second one does not wait: what is written to may be stuck."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield  # interrupts are ignored, or somebody else's
+        return
+    caught = False
+
+    def hold(number: int, frame: FrameType | None) -> None:
+        nonlocal caught
+        if caught:
+            signal.default_int_handler(number, frame)
+        caught = True
+
+    signal.signal(signal.SIGINT, hold)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if caught:
+        raise KeyboardInterrupt
 
 
 @dataclass
@@ -109,8 +136,9 @@ class Talk:
                 watch.update = update
                 first = next(answer)
             for chunk in itertools.chain((first,), answer):
-                shown += len(chunk.text)
-                writer.write(chunk)
+                with _interrupts_held():
+                    shown += len(chunk.text)
+                    writer.write(chunk)
         finally:
             answer.close()
             if answer.result is not None:
