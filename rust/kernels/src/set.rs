@@ -17,6 +17,8 @@ pub struct KernelSet {
     /// Multiplies dequantized weights with float activations (the test mode).
     expanded: bool,
     tile: fn(Format) -> TileFn,
+    /// Panels that it takes at once.
+    together: fn(Format, usize) -> usize,
     weigh: fn(Values) -> TileFn,
     pack: unsafe fn(ActKind, &[f32], usize, &mut [u32], &mut [u32]),
     rms: norm::RmsFn,
@@ -37,6 +39,7 @@ const SCALAR: KernelSet = KernelSet {
     detail: "scalar",
     expanded: false,
     tile: scalar::multiply,
+    together: |_, _| 1,
     weigh: scalar::weigh,
     pack: pack_scalar_unsafe,
     rms: norm::SCALAR,
@@ -55,6 +58,7 @@ const AVX2: KernelSet = KernelSet {
     detail: "avx2",
     expanded: false,
     tile: |format| matmul::avx2::multiply(format, false),
+    together: |_, _| 1,
     weigh: matmul::avx2::weigh,
     pack: crate::act::pack_avx2,
     rms: norm::AVX2,
@@ -74,6 +78,7 @@ const AVX512: KernelSet = KernelSet {
     detail: "avx512 with vnni",
     expanded: false,
     tile: matmul::avx512::multiply,
+    together: matmul::avx512::together,
     weigh: matmul::avx512::weigh,
     pack: crate::act::pack_avx512,
     rms: norm::AVX512,
@@ -89,6 +94,7 @@ const NEON: KernelSet = KernelSet {
     detail: "neon",
     expanded: false,
     tile: |format| matmul::neon::multiply(format, false),
+    together: |_, _| 1,
     weigh: matmul::neon::weigh,
     pack: crate::act::pack_neon,
     rms: norm::NEON,
@@ -223,7 +229,7 @@ impl KernelSet {
     /// # Safety
     /// As [`Self::multiply`].
     pub unsafe fn multiply_then(&self, w: &Panels<'_>, panels: (usize, usize), x: &Acts<'_>, out: Out, next: &[u8]) {
-        let (tile, kind) = ((self.tile)(w.format()), self.act_kind(w.format()));
+        let (tile, kind) = (((self.tile)(w.format()), (self.together)(w.format(), x.m())), self.act_kind(w.format()));
         // SAFETY: the CPU has this set; the output by the caller.
         unsafe { matmul::run(tile, kind, w, panels, x, out, next) }
     }

@@ -2,9 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{
-    AMAX_MIN, ActKind, EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32, pack_scalar, pair_first, shorten,
-};
+use super::{AMAX_MIN, ActKind, EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32, pack_scalar, pair_first};
 
 /// Packs one tile.
 ///
@@ -15,12 +13,14 @@ pub(crate) unsafe fn pack(kind: ActKind, x: &[f32], k: usize, groups: &mut [u32]
         return pack_scalar(kind, x, k, groups, extras);
     }
     let m = x.len() / k;
-    for (r, row) in x.chunks_exact(k).enumerate() {
-        // SAFETY: passed on.
-        unsafe {
-            match kind {
-                ActKind::Q32 => pack_row_32(row, m, &mut groups[r..], &mut extras[r..]),
-                _ => pack_row_256(row, m, &mut groups[r..], &mut extras[r..]),
+    // SAFETY: passed on.
+    unsafe {
+        match kind {
+            ActKind::Q32 => pack_rows_32(x, k, m, groups, extras),
+            _ => {
+                for (r, row) in x.chunks_exact(k).enumerate() {
+                    pack_row_256(row, m, &mut groups[r..], &mut extras[r..]);
+                }
             }
         }
     }
@@ -29,11 +29,14 @@ pub(crate) unsafe fn pack(kind: ActKind, x: &[f32], k: usize, groups: &mut [u32]
 /// Blocks of 32 that are packed together.
 const BATCH: usize = 16;
 
+/// The blocks of all rows, one row after another, so that a batch may begin in one row and end in the next.
 #[target_feature(enable = "avx512f,avx512bw")]
-unsafe fn pack_row_32(row: &[f32], m: usize, groups: &mut [u32], extras: &mut [u32]) {
-    let mut done = 0;
+unsafe fn pack_rows_32(x: &[f32], k: usize, m: usize, groups: &mut [u32], extras: &mut [u32]) {
+    let in_row = k / 32;
+    assert!(x.len() == m * k && groups.len() >= m * in_row * 8 && extras.len() >= m * in_row * EXTRAS_32);
+    let (mut row, mut block) = (0, 0);
     let mut padded = [0f32; 32 * BATCH];
-    for batch in row.chunks(32 * BATCH) {
+    for batch in x.chunks(32 * BATCH) {
         let blocks = batch.len() / 32;
         let x = if blocks == BATCH {
             batch
@@ -66,21 +69,30 @@ unsafe fn pack_row_32(row: &[f32], m: usize, groups: &mut [u32], extras: &mut [u
         for (column, offset) in columns[2..].iter_mut().zip(OFFSETS_32) {
             store(_mm512_mullo_epi32(total, _mm512_set1_epi32(-offset)), column);
         }
-        for (g, word) in codes[..8 * blocks].iter().enumerate() {
-            groups[(8 * done + g) * m] = *word;
-        }
-        for b in 0..blocks {
-            let e = &mut extras[(done + b) * EXTRAS_32 * m..];
-            for (i, column) in columns.iter().enumerate() {
-                e[i * m] = column[b];
+        for (b, codes) in codes.chunks_exact(8).take(blocks).enumerate() {
+            let (mut group, mut extra) = (8 * block * m + row, EXTRAS_32 * block * m + row);
+            // SAFETY: `row` is below m and `block` below `in_row`, so these are words of the groups and the extras, whose lengths were checked.
+            unsafe {
+                for word in codes {
+                    *groups.get_unchecked_mut(group) = *word;
+                    group += m;
+                }
+                for column in &columns {
+                    *extras.get_unchecked_mut(extra) = column[b];
+                    extra += m;
+                }
+            }
+            block += 1;
+            if block == in_row {
+                (row, block) = (row + 1, 0);
             }
         }
-        done += blocks;
     }
 }
 
 #[target_feature(enable = "avx512f,avx512bw")]
 unsafe fn pack_row_256(row: &[f32], m: usize, groups: &mut [u32], extras: &mut [u32]) {
+    assert!(groups.len() > (row.len() / 4 - 1) * m && row.len() >= 256);
     for (b, x) in row.chunks_exact(256).enumerate() {
         let mut most = _mm512_setzero_si512();
         for sixteen in x.chunks_exact(16) {
@@ -96,8 +108,11 @@ unsafe fn pack_row_256(row: &[f32], m: usize, groups: &mut [u32], extras: &mut [
         }
         let mut sums_16 = [0u32; 16];
         store(fold16(sums, |a, b| _mm512_add_epi32(a, b)), &mut sums_16);
-        for (g, word) in codes.iter().enumerate() {
-            groups[(64 * b + g) * m] = *word;
+        let mut group = 64 * b * m;
+        for word in &codes {
+            // SAFETY: the row has 64 words for each block, m apart, as was checked.
+            unsafe { *groups.get_unchecked_mut(group) = *word };
+            group += m;
         }
         let sums_32: [u32; 8] = std::array::from_fn(|s| sums_16[2 * s].wrapping_add(sums_16[2 * s + 1]));
         let pair = |sums: &[u32], q: usize| sums[pair_first(q)] & 0xffff | sums[pair_first(q) + 2] << 16;
@@ -135,14 +150,15 @@ fn scales(amax: __m512i) -> (__m512, __m512) {
     (_mm512_mask_blend_ps(finite, _mm512_set1_ps(f32::NAN), _mm512_mask_blend_ps(counts, zero, d)), inverse)
 }
 
-/// [`shorten`] for 16 scales.
+/// [`super::shorten`] for 16 scales.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn shorten_all(d: __m512) -> __m512 {
-    let mut all = floats(d);
-    all.iter_mut().for_each(|d| *d = shorten(*d));
-    // SAFETY: 16 floats.
-    unsafe { _mm512_loadu_ps(all.as_ptr()) }
+    let bits = _mm512_castps_si512(d);
+    let odd = _mm512_and_si512(_mm512_srli_epi32::<13>(bits), _mm512_set1_epi32(1));
+    let rounded = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x0fff)), odd);
+    let short = _mm512_castsi512_ps(_mm512_andnot_si512(_mm512_set1_epi32(0x1fff), rounded));
+    _mm512_mask_blend_ps(_mm512_cmp_ps_mask::<_CMP_UNORD_Q>(d, d), short, d)
 }
 
 /// 16 values times `inverse`, rounded half to even. Where the product is not finite, `inverse` is 0 and the code must be 0.

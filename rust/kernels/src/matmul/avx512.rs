@@ -4,6 +4,7 @@
 //! serves all rows of the tile; integer scales cost one multiply a sub-block, minimums go through `vpdpwssd` on pairs of sums.
 
 use std::arch::x86_64::*;
+use std::array::from_mut;
 
 use super::{Tile, TileFn};
 use crate::act::{EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32};
@@ -132,6 +133,18 @@ pub(crate) fn multiply(format: Format) -> TileFn {
         float: { use Float512 as Of; by_rows!(float, F) })
 }
 
+/// How many panels the micro-kernel of a format takes at once for `m` rows: two, where that was measured to be faster.
+pub(crate) fn together(format: Format, m: usize) -> usize {
+    let two = match format {
+        Format::F32 | Format::F16 | Format::BF16 => m >= 2,
+        Format::Q8_0 => m >= 2,
+        Format::Q4_0 | Format::IQ4_NL => m >= 4,
+        Format::Q4_1 => (4..=6).contains(&m),
+        _ => false,
+    };
+    if two { 2 } else { 1 }
+}
+
 /// The micro-kernel of attention for cached numbers: rows that are not packed, several panels.
 pub(crate) fn weigh(values: Values) -> TileFn {
     use Float512 as Of;
@@ -183,6 +196,23 @@ unsafe fn store<const R: usize>(t: &Tile, acc: &[__m512; R]) {
     }
 }
 
+/// What is fetched while block `b` is worked on: the same block of the next panel; of two panels, which with the next two might not fit the first cache,
+/// a block not so far ahead. Blocks have `words` bytes of words; `bytes` lie between what is fetched of one and of the next.
+#[inline(always)]
+fn ahead<const P: usize>(t: &Tile, b: usize, words: usize, bytes: usize) -> *const u8 {
+    if P == 1 {
+        return t.next.wrapping_add(b * bytes);
+    }
+    let to = b + (DISTANCE / words).min(t.blocks);
+    match to < t.blocks {
+        true => t.panel.wrapping_add(to * bytes),
+        false => t.next.wrapping_add((to - t.blocks) * bytes),
+    }
+}
+
+/// Bytes of each of two panels between what is worked on and what is fetched.
+const DISTANCE: usize = 6144;
+
 /// `$body` once for each group of four weights, with the group's number as a constant: unpacking needs constant shifts, and the compiler does not unroll
 /// bodies of this size on its own.
 macro_rules! each_group {
@@ -191,108 +221,162 @@ macro_rules! each_group {
     };
 }
 
-/// Four bytes of each of 16 weight rows times four bytes of activation row `ROW` of `R`, added to `sum`; `at` points to group 0 of the tile.
+/// Four bytes of each of 16 weight rows times four bytes of one activation row, added to that row's sum, for each of `P` panels. The row is `ROW` of `N`, which
+/// lie among `R` of a tile; `at` points to group 0 of the first of them. Two panels share the load of the activations, of which the CPU can do no more than
+/// products.
 ///
 /// In assembly, because the order matters and the compiler would change it: free to schedule, it moves the unpacking of many groups to the front, runs out of
 /// registers and spills, at up to three times the cost. Instructions that it may not reorder stay where the source has them.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
-unsafe fn dot<const G: usize, const R: usize, const ROW: usize>(sum: &mut __m512i, code: __m512i, at: *const u32) {
+unsafe fn dot<const G: usize, const R: usize, const N: usize, const P: usize, const ROW: usize>(
+    sum: &mut [[__m512i; N]; P],
+    code: &[__m512i; P],
+    at: *const u32,
+) {
     // SAFETY: reads the word of group G and row ROW, which the caller's tile has; touches nothing else but the named registers.
     unsafe {
-        std::arch::asm!(
-            "vpdpbusd {sum}, {code}, dword ptr [{at} + {offset}]{{1to16}}",
-            sum = inout(zmm_reg) *sum,
-            code = in(zmm_reg) code,
-            at = in(reg) at,
-            offset = const (G * R + ROW) * 4,
-            options(readonly, nostack, preserves_flags),
-        );
+        if P == 1 {
+            std::arch::asm!(
+                "vpdpbusd {sum}, {code}, dword ptr [{at} + {offset}]{{1to16}}",
+                sum = inout(zmm_reg) sum[0][ROW],
+                code = in(zmm_reg) code[0],
+                at = in(reg) at,
+                offset = const (G * R + ROW) * 4,
+                options(readonly, nostack, preserves_flags),
+            );
+        } else {
+            let _word: __m512i;
+            std::arch::asm!(
+                "vpbroadcastd {word}, dword ptr [{at} + {offset}]",
+                "vpdpbusd {first}, {first_code}, {word}",
+                "vpdpbusd {second}, {second_code}, {word}",
+                word = out(zmm_reg) _word,
+                first = inout(zmm_reg) sum[0][ROW],
+                second = inout(zmm_reg) sum[P - 1][ROW],
+                first_code = in(zmm_reg) code[0],
+                second_code = in(zmm_reg) code[P - 1],
+                at = in(reg) at,
+                offset = const (G * R + ROW) * 4,
+                options(readonly, nostack, preserves_flags),
+            );
+        }
     }
 }
 
-/// [`dot`] for all rows of a tile.
+/// [`dot`] for `N` rows.
 #[inline(always)]
-unsafe fn dot_rows<const G: usize, const R: usize>(sum: &mut [__m512i; R], code: __m512i, at: *const u32) {
+unsafe fn dot_rows<const G: usize, const R: usize, const N: usize, const P: usize>(
+    sum: &mut [[__m512i; N]; P],
+    code: &[__m512i; P],
+    at: *const u32,
+) {
     macro_rules! rows {
         ($($row:literal)+) => {
-            $(if $row < R {
+            $(if $row < N {
                 // SAFETY: passed on.
-                unsafe { dot::<G, R, $row>(&mut sum[$row], code, at) };
+                unsafe { dot::<G, R, N, P, $row>(sum, code, at) };
             })+
         };
     }
     rows!(0 1 2 3 4 5 6 7 8);
 }
 
-/// Up to so many rows, two independent integer sums a row hide the latency of `vpdpbusd`; with more rows the rows do, and registers run short. For blocks
-/// of 32, which also keep float sums; for sub-blocks of 32; for sub-blocks of 16.
+/// Up to so many rows (times panels), two independent integer sums a row hide the latency of `vpdpbusd`; with more rows the rows do, and registers run short.
+/// For blocks of 32, which also keep float sums; for sub-blocks of 32; for sub-blocks of 16.
 const TWO_SUMS: [usize; 3] = [6, 9, 8];
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn small<F: Small512, const R: usize>(t: &Tile) {
-    let mut acc = [_mm512_setzero_ps(); R];
-    let mut b = 0;
+    // SAFETY: passed on.
+    unsafe {
+        match t.panels.0 {
+            1 => small_panels::<F, R, 1>(t),
+            _ => small_panels::<F, R, 2>(t),
+        }
+    }
+}
+
+/// `P` panels side by side.
+#[inline(always)]
+unsafe fn small_panels<F: Small512, const R: usize, const P: usize>(t: &Tile) {
     // SAFETY: blocks b and b + 1 exist.
     unsafe {
-        if R <= TWO_SUMS[0] {
+        let mut acc = [[_mm512_setzero_ps(); R]; P];
+        let mut b = 0;
+        if R * P <= TWO_SUMS[0] {
             while b + 2 <= t.blocks {
-                small_blocks::<F, R, 2>(t, b, &mut acc);
+                small_blocks::<F, R, P, 2>(t, b, &mut acc);
                 b += 2;
             }
         }
         while b < t.blocks {
-            small_blocks::<F, R, 1>(t, b, &mut acc);
+            small_blocks::<F, R, P, 1>(t, b, &mut acc);
             b += 1;
         }
-        store(t, &acc);
+        store_panels(t, &acc);
     }
 }
 
 /// Blocks `b .. b + N`, whose integer sums are computed side by side; their float steps follow in order.
 #[inline(always)]
-unsafe fn small_blocks<F: Small512, const R: usize, const N: usize>(t: &Tile, b: usize, acc: &mut [__m512; R]) {
+unsafe fn small_blocks<F: Small512, const R: usize, const P: usize, const N: usize>(
+    t: &Tile,
+    b: usize,
+    acc: &mut [[__m512; R]; P],
+) {
     let word_bytes = F::WORDS.len() * 4 * PANEL;
     let half_bytes = F::HALVES.len() * 2 * PANEL;
     let half_area = t.blocks * word_bytes;
-    // SAFETY: blocks of panel and tile, whose sizes the tile states; each offset stays inside its block's part.
+    let panel = t.panels.1;
+    // SAFETY: blocks of panels and tile, whose sizes the tile states; each offset stays inside its block's part.
     unsafe {
         let words = t.panel.add(b * word_bytes);
-        let ahead = t.next.wrapping_add(b * word_bytes);
         let halves_at = t.panel.add(half_area + b * half_bytes);
-        fetch(t.next.wrapping_add(half_area + b * half_bytes));
+        for p in 0..P {
+            fetch(ahead::<P>(t, b, word_bytes, half_bytes).wrapping_add(p * panel + half_area));
+        }
         let a = t.act.add(b * 8 * R);
         let e = t.act.add(t.k / 4 * R + b * EXTRAS_32 * R);
-        let mut sum = [[_mm512_setzero_si512(); R]; N];
+        let mut sum = [[[_mm512_setzero_si512(); R]; P]; N];
         // A format's offset times Σ is among the extras, negated.
         if let Some(i) = OFFSETS_32.iter().position(|o| *o == F::OFFSET) {
             for (n, sum) in sum.iter_mut().enumerate() {
-                for (r, sum) in sum.iter_mut().enumerate() {
-                    *sum = word(e.add((n * EXTRAS_32 + 2 + i) * R + r));
+                for r in 0..R {
+                    let start = word(e.add((n * EXTRAS_32 + 2 + i) * R + r));
+                    for sum in sum.iter_mut() {
+                        sum[r] = start;
+                    }
                 }
             }
         }
         each_group!(G in [0 1 2 3 4 5 6 7] {
             for (n, sum) in sum.iter_mut().enumerate() {
-                // Spread over the work, so that fetching never makes the work wait for a free line buffer.
-                if G < F::WORDS.len() {
-                    fetch(ahead.wrapping_add(n * word_bytes + 64 * G));
+                let mut code = [_mm512_setzero_si512(); P];
+                for (p, code) in code.iter_mut().enumerate() {
+                    // Spread over the work, so that fetching never makes the work wait for a free line buffer.
+                    if G < F::WORDS.len() {
+                        fetch(ahead::<P>(t, b + n, word_bytes, word_bytes).wrapping_add(p * panel + 64 * G));
+                    }
+                    *code = F::codes::<G>(words.add(p * panel + n * word_bytes));
                 }
-                dot_rows::<G, R>(sum, F::codes::<G>(words.add(n * word_bytes)), a.add(n * 8 * R));
+                dot_rows::<G, R, R, P>(sum, &code, a.add(n * 8 * R));
             }
         });
         for (n, sum) in sum.iter().enumerate() {
-            let h = halves_at.add(n * half_bytes);
             let e = e.add(n * EXTRAS_32 * R);
-            let d = halves(h);
-            for r in 0..R {
-                let scale = _mm512_mul_ps(d, number(e.add(r)));
-                acc[r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[r]), acc[r]);
-            }
-            if F::MIN {
-                let m = halves(h.add(2 * PANEL));
-                for (r, acc) in acc.iter_mut().enumerate() {
-                    *acc = _mm512_fmadd_ps(m, number(e.add(R + r)), *acc);
+            for p in 0..P {
+                let h = halves_at.add(p * panel + n * half_bytes);
+                let d = halves(h);
+                for r in 0..R {
+                    let scale = _mm512_mul_ps(d, number(e.add(r)));
+                    acc[p][r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[p][r]), acc[p][r]);
+                }
+                if F::MIN {
+                    let m = halves(h.add(2 * PANEL));
+                    for (r, acc) in acc[p].iter_mut().enumerate() {
+                        *acc = _mm512_fmadd_ps(m, number(e.add(R + r)), *acc);
+                    }
                 }
             }
         }
@@ -301,14 +385,29 @@ unsafe fn small_blocks<F: Small512, const R: usize, const N: usize>(t: &Tile, b:
 
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn large<F: Super512, const R: usize>(t: &Tile) {
+    // SAFETY: passed on; the rows given are the tile's.
+    unsafe {
+        if F::SUB == 16 && R == 9 {
+            // Sums of nine rows do not fit the registers beside the many scales; so the panel is walked twice, and fetches once.
+            large_rows::<F, R, 5>(&Tile { next: t.panel, ..*t });
+            large_rows::<F, R, 4>(&Tile { act: t.act.add(5), out: t.out.add(5 * t.stride), ..*t });
+        } else {
+            large_rows::<F, R, R>(t);
+        }
+    }
+}
+
+/// `N` rows of the tile's `R`: act and output begin with the first of them.
+#[inline(always)]
+unsafe fn large_rows<F: Super512, const R: usize, const N: usize>(t: &Tile) {
     let word_bytes = F::WORDS.len() * 4 * PANEL;
     let half_bytes = F::HALVES.len() * 2 * PANEL;
     let half_area = t.blocks * word_bytes;
     let extras = t.act.wrapping_add(t.k / 4 * R);
-    let mut acc = [_mm512_setzero_ps(); R];
-    for b in 0..t.blocks {
-        // SAFETY: block b of panel and tile, whose sizes the tile states; each offset stays inside its block's part.
-        unsafe {
+    // SAFETY: block b of panel and tile, whose sizes the tile states; each offset stays inside its block's part.
+    unsafe {
+        let mut acc = [_mm512_setzero_ps(); N];
+        for b in 0..t.blocks {
             let words = t.panel.add(b * word_bytes);
             let ahead = t.next.wrapping_add(b * word_bytes);
             let h = t.panel.add(half_area + b * half_bytes);
@@ -316,12 +415,12 @@ unsafe fn large<F: Super512, const R: usize>(t: &Tile) {
             let a = t.act.add(b * 64 * R);
             let e = extras.add(b * EXTRAS_256 * R);
             let scales = F::scales(words, h);
-            let mut sum = [_mm512_setzero_si512(); R];
+            let mut sum = [_mm512_setzero_si512(); N];
             for half in 0..2 {
-                two_runs::<F, R, 0>(words, &scales, half, a, ahead, &mut sum);
-                two_runs::<F, R, 1>(words, &scales, half, a, ahead, &mut sum);
+                two_runs::<F, R, N, 0>(words, &scales, half, a, ahead, &mut sum);
+                two_runs::<F, R, N, 1>(words, &scales, half, a, ahead, &mut sum);
             }
-            let mut least = [_mm512_setzero_si512(); R];
+            let mut least = [_mm512_setzero_si512(); N];
             if F::MIN || F::OFFSET != 0 {
                 let pairs = F::pairs(words, h);
                 let (count, first) = if F::SUB == 32 { (4, PAIRS_32) } else { (8, PAIRS_16) };
@@ -339,46 +438,47 @@ unsafe fn large<F: Super512, const R: usize>(t: &Tile) {
                 }
             }
             let d = halves(h);
-            for r in 0..R {
+            for r in 0..N {
                 let scale = _mm512_mul_ps(d, number(e.add(r)));
                 acc[r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[r]), acc[r]);
             }
             if F::MIN {
                 let dmin = halves(h.add(2 * PANEL));
-                for r in 0..R {
+                for r in 0..N {
                     let scale = _mm512_mul_ps(dmin, number(e.add(r)));
                     acc[r] = _mm512_fnmadd_ps(scale, _mm512_cvtepi32_ps(least[r]), acc[r]);
                 }
             }
         }
+        store(t, &acc);
     }
-    // SAFETY: passed on.
-    unsafe { store(t, &acc) };
 }
 
 /// The products of some groups of the two runs of a pair: side by side where the registers allow it, else one run after the other.
 macro_rules! add_groups {
-    ($groups:tt, $F:ty, $R:ident, $P:ident, $words:ident, $half:ident, $a:ident, $ahead:ident, $sub:expr) => {
+    ($groups:tt, $F:ty, $R:ident, $N:ident, $P:ident, $words:ident, $half:ident, $a:ident, $ahead:ident, $sub:expr) => {
         let sub = $sub;
         // Lines of the next panel that each of the four pairs of a block fetches, spread over its groups.
         let lines = <$F>::WORDS.len().div_ceil(4);
         let ahead = $ahead.wrapping_add((2 * $half + $P) * lines * 64);
         let first = $a.add((4 * $half + <$F>::RUNS[$P][0]) * 8 * $R);
         let second = $a.add((4 * $half + <$F>::RUNS[$P][1]) * 8 * $R);
-        if $R <= if <$F>::SUB == 32 { TWO_SUMS[1] } else { TWO_SUMS[2] } {
+        if $N <= if <$F>::SUB == 32 { TWO_SUMS[1] } else { TWO_SUMS[2] } {
             each_group!(G in $groups {
                 fetch_share(ahead, G, lines);
                 let codes = <$F>::codes::<$P, G>($words, $half);
-                dot_rows::<G, $R>(&mut sub[0], codes[0], first);
-                dot_rows::<G, $R>(&mut sub[1], codes[1], second);
+                dot_rows::<G, $R, $N, 1>(from_mut(&mut sub[0]), &[codes[0]], first);
+                dot_rows::<G, $R, $N, 1>(from_mut(&mut sub[1]), &[codes[1]], second);
             });
         } else {
             each_group!(G in $groups {
                 fetch_share(ahead, G, lines);
-                dot_rows::<G, $R>(&mut sub[0], <$F>::codes::<$P, G>($words, $half)[0], first);
+                let codes = <$F>::codes::<$P, G>($words, $half);
+                dot_rows::<G, $R, $N, 1>(from_mut(&mut sub[0]), &[codes[0]], first);
             });
             each_group!(G in $groups {
-                dot_rows::<G, $R>(&mut sub[1], <$F>::codes::<$P, G>($words, $half)[1], second);
+                let codes = <$F>::codes::<$P, G>($words, $half);
+                dot_rows::<G, $R, $N, 1>(from_mut(&mut sub[1]), &[codes[1]], second);
             });
         }
     };
@@ -386,39 +486,39 @@ macro_rules! add_groups {
 
 /// Adds the scaled sums of the two runs of pair `P` in a half of a block.
 #[inline(always)]
-unsafe fn two_runs<F: Super512, const R: usize, const P: usize>(
+unsafe fn two_runs<F: Super512, const R: usize, const N: usize, const P: usize>(
     words: *const u8,
     scales: &[__m512i; 16],
     half: usize,
     a: *const u32,
     ahead: *const u8,
-    sum: &mut [__m512i; R],
+    sum: &mut [__m512i; N],
 ) {
     // SAFETY: as in `large`, which calls this.
     unsafe {
         if F::SUB == 32 {
-            let mut sub = [[_mm512_setzero_si512(); R]; 2];
-            add_groups!([0 1 2 3 4 5 6 7], F, R, P, words, half, a, ahead, &mut sub);
-            add_scaled::<F, R, P>(scales, half, 0, &sub, sum);
+            let mut sub = [[_mm512_setzero_si512(); N]; 2];
+            add_groups!([0 1 2 3 4 5 6 7], F, R, N, P, words, half, a, ahead, &mut sub);
+            add_scaled::<F, N, P>(scales, half, 0, &sub, sum);
         } else {
-            let mut sub = [[_mm512_setzero_si512(); R]; 2];
-            add_groups!([0 1 2 3], F, R, P, words, half, a, ahead, &mut sub);
-            add_scaled::<F, R, P>(scales, half, 0, &sub, sum);
-            let mut sub = [[_mm512_setzero_si512(); R]; 2];
-            add_groups!([4 5 6 7], F, R, P, words, half, a, ahead, &mut sub);
-            add_scaled::<F, R, P>(scales, half, 1, &sub, sum);
+            let mut sub = [[_mm512_setzero_si512(); N]; 2];
+            add_groups!([0 1 2 3], F, R, N, P, words, half, a, ahead, &mut sub);
+            add_scaled::<F, N, P>(scales, half, 0, &sub, sum);
+            let mut sub = [[_mm512_setzero_si512(); N]; 2];
+            add_groups!([4 5 6 7], F, R, N, P, words, half, a, ahead, &mut sub);
+            add_scaled::<F, N, P>(scales, half, 1, &sub, sum);
         }
     }
 }
 
 /// Adds the two runs' sums of their sub-block `part`, scaled.
 #[inline(always)]
-unsafe fn add_scaled<F: Super512, const R: usize, const P: usize>(
+unsafe fn add_scaled<F: Super512, const N: usize, const P: usize>(
     scales: &[__m512i; 16],
     half: usize,
     part: usize,
-    sub: &[[__m512i; R]; 2],
-    sum: &mut [__m512i; R],
+    sub: &[[__m512i; N]; 2],
+    sum: &mut [__m512i; N],
 ) {
     for (n, sub) in sub.iter().enumerate() {
         let scale = scales[(4 * half + F::RUNS[P][n]) * (32 / F::SUB) + part];
@@ -438,22 +538,48 @@ unsafe fn fetch_share(ahead: *const u8, g: usize, lines: usize) {
     }
 }
 
+/// Stores the outputs of panels whose columns lie side by side.
+#[inline(always)]
+unsafe fn store_panels<const R: usize, const P: usize>(t: &Tile, acc: &[[__m512; R]; P]) {
+    for (p, acc) in acc.iter().enumerate() {
+        // SAFETY: passed on.
+        unsafe { store(&t.one(p), acc) };
+    }
+}
+
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512vnni")]
 unsafe fn float<F: Float512, const R: usize>(t: &Tile) {
-    let width = F::WIDTH * PANEL;
-    let mut acc = [_mm512_setzero_ps(); R];
-    for i in 0..t.blocks {
-        // SAFETY: weight i of 16 rows and value i of R rows lie inside panel and tile.
-        unsafe {
-            fetch(t.next.wrapping_add(i * width));
-            let w = F::load(t.panel.add(i * width));
-            for (r, acc) in acc.iter_mut().enumerate() {
-                *acc = _mm512_fmadd_ps(w, number(t.act.add(i * R + r)), *acc);
-            }
+    // SAFETY: passed on.
+    unsafe {
+        match t.panels.0 {
+            1 => float_panels::<F, R, 1>(t),
+            _ => float_panels::<F, R, 2>(t),
         }
     }
-    // SAFETY: passed on.
-    unsafe { store(t, &acc) };
+}
+
+/// `P` panels side by side.
+#[inline(always)]
+unsafe fn float_panels<F: Float512, const R: usize, const P: usize>(t: &Tile) {
+    let width = F::WIDTH * PANEL;
+    // SAFETY: weight i of 16 rows and value i of R rows lie inside panels and tile.
+    unsafe {
+        let mut acc = [[_mm512_setzero_ps(); R]; P];
+        for i in 0..t.blocks {
+            let mut w = [_mm512_setzero_ps(); P];
+            for (p, w) in w.iter_mut().enumerate() {
+                fetch(t.next.wrapping_add(p * t.panels.1 + i * width));
+                *w = F::load(t.panel.add(p * t.panels.1 + i * width));
+            }
+            for r in 0..R {
+                let x = number(t.act.add(i * R + r));
+                for (acc, w) in acc.iter_mut().zip(&w) {
+                    acc[r] = _mm512_fmadd_ps(*w, x, acc[r]);
+                }
+            }
+        }
+        store_panels(t, &acc);
+    }
 }
 
 /// All panels of a tile, several side by side: one alone would wait for its own sums if rows are few, and for loads if they are many.
@@ -499,10 +625,8 @@ unsafe fn side_by_side<F: Float512, const R: usize, const N: usize>(t: &Tile) {
             }
         }
     }
-    for (n, acc) in acc.iter().enumerate() {
-        // SAFETY: passed on.
-        unsafe { store(&t.one(n), acc) };
-    }
+    // SAFETY: passed on.
+    unsafe { store_panels(t, &acc) };
 }
 
 /// The words of a block, 64 bytes each: what the formats' unpackers read with.

@@ -139,12 +139,12 @@ impl Out {
     }
 }
 
-/// One tile times one panel: what a micro-kernel gets.
+/// One tile times one panel, or several: what a micro-kernel gets.
 #[derive(Clone, Copy)]
 pub(crate) struct Tile {
     /// The panel.
     pub(crate) panel: *const u8,
-    /// What to prefetch meanwhile, as many bytes as the panel has: mostly the next panel. Any address will do.
+    /// What to prefetch meanwhile, as many bytes as the panels have: mostly the next ones. Any address will do.
     pub(crate) next: *const u8,
     /// Blocks a row.
     pub(crate) blocks: usize,
@@ -158,11 +158,11 @@ pub(crate) struct Tile {
     pub(crate) out: *mut f32,
     /// Floats between rows of the output.
     pub(crate) stride: usize,
-    /// Columns to store, 1 to 16.
+    /// Columns of a panel to store, 1 to 16; of several panels 16.
     pub(crate) columns: usize,
     /// Where rows lie one after another instead of packed (attention): words from one to the next.
     pub(crate) act_stride: usize,
-    /// There too: panels that meet the same rows, and the bytes from one to the next; their columns lie side by side.
+    /// Panels that meet the same rows, and the bytes from one to the next; their columns lie side by side.
     pub(crate) panels: (usize, usize),
 }
 
@@ -191,8 +191,8 @@ impl Tile {
 /// set's instructions.
 pub(crate) type TileFn = unsafe fn(&Tile);
 
-/// Computes the columns of panels `first .. first + count` for all rows of `x`. `next` is what will be read afterwards, as far as is known: its first bytes,
-/// as many as a panel has, are fetched during the last panel.
+/// Computes the columns of panels `first .. first + count` for all rows of `x`, `together` panels at a time, or one where there are no more whole ones. `next`
+/// is what will be read afterwards, as far as is known: its first bytes, at most as many as these panels have, are fetched during the last of them.
 ///
 /// # Panics
 /// If the panels are out of range, or `x` has another inner size or another kind than the weights want.
@@ -200,7 +200,7 @@ pub(crate) type TileFn = unsafe fn(&Tile);
 /// # Safety
 /// `out` must be valid for all rows of `x` and the columns of these panels (see [`Out::new`]), and `tile` must be of a set that the CPU has.
 pub(crate) unsafe fn run(
-    tile: TileFn,
+    (tile, together): (TileFn, usize),
     kind: ActKind,
     w: &Panels<'_>,
     (first, count): (usize, usize),
@@ -208,14 +208,19 @@ pub(crate) unsafe fn run(
     out: Out,
     next: &[u8],
 ) {
-    assert!(first + count <= w.count(), "panels {first}+{count} of {}", w.count());
+    let end = first + count;
+    assert!(end <= w.count(), "panels {first}+{count} of {}", w.count());
     assert_eq!((x.k, x.kind), (w.k, kind), "activations fit the weights");
     let row_words = x.kind.row_words(x.k);
     let last_tile = tiles(x.m).last().map_or(0, |(row, _)| row);
-    for p in first..first + count {
+    let mut p = first;
+    while p < end {
+        let columns = (w.n - p * PANEL).min((end - p) * PANEL).min(together * PANEL);
+        let panels = (columns / PANEL).max(1);
+        let columns = columns.min(PANEL);
         let panel = w.panel(p).as_ptr();
-        let following = match p + 1 < first + count {
-            true => w.panel(p + 1).as_ptr(),
+        let following = match p + panels < end {
+            true => w.panel(p + panels).as_ptr(),
             false if next.is_empty() => panel,
             false => next.as_ptr(),
         };
@@ -230,12 +235,13 @@ pub(crate) unsafe fn run(
                 // In place of `add`: the place may be named by an address outside its memory, whose columns are inside it.
                 out: out.data.wrapping_add(row * out.stride + p * PANEL),
                 stride: out.stride,
-                columns: (w.n - p * PANEL).min(PANEL),
+                columns,
                 act_stride: 0,
-                panels: (1, 0),
+                panels: (panels, PANEL * w.format.row_bytes(w.k)),
             };
-            // SAFETY: panel and tile are slices of exactly the sizes that `one` states; output and instruction set by the caller.
+            // SAFETY: panels and tile are slices of exactly the sizes that `one` states; output and instruction set by the caller.
             unsafe { tile(&one) };
         }
+        p += panels;
     }
 }

@@ -6,6 +6,9 @@ use crate::act::{ActKind, MAX_TILE};
 use crate::format::tests::{panels_of, random_rows, scale_offsets};
 use crate::set::KernelSet;
 
+/// What stands where nothing was written.
+const MARK: u32 = 0x1234_5678;
+
 /// `m · n` outputs of a product, computed panel range by panel range.
 fn multiply(set: &KernelSet, w: &Panels<'_>, x: &[f32], m: usize, ranges: &[(usize, usize)]) -> Vec<f32> {
     let kind = set.act_kind(w.format());
@@ -18,12 +21,12 @@ fn multiply(set: &KernelSet, w: &Panels<'_>, x: &[f32], m: usize, ranges: &[(usi
     let acts = Acts::new(kind, m, w.k(), &words);
     // One more column than the product has: it must stay untouched.
     let stride = w.n() + 1;
-    let mut out = vec![f32::from_bits(0x1234_5678); m * stride];
+    let mut out = vec![f32::from_bits(MARK); m * stride];
     for (first, count) in ranges {
         // SAFETY: `out` has m rows of `stride` floats and this thread alone writes it.
         unsafe { set.multiply(w, *first, *count, &acts, Out::new(out.as_mut_ptr(), stride)) };
     }
-    assert!(out.chunks_exact(stride).all(|row| row[w.n()].to_bits() == 0x1234_5678), "a column past n was written");
+    assert!(out.chunks_exact(stride).all(|row| row[w.n()].to_bits() == MARK), "a column past n was written");
     out.chunks_exact(stride).flat_map(|row| row[..w.n()].to_vec()).collect()
 }
 
@@ -72,6 +75,26 @@ fn a_row_does_not_depend_on_its_neighbours_nor_on_how_panels_are_shared_out() {
             for r in 0..MAX_TILE {
                 let one = multiply(&set, &w, &x[r * k..(r + 1) * k], 1, &[(0, w.count())]);
                 same(&all[r * n..(r + 1) * n], &one, &format!("{set:?} {format:?} row {r}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn a_product_writes_the_columns_of_its_panels_alone() {
+    let mut random = Random(46);
+    for format in Format::ALL {
+        let (n, k) = (90, 256);
+        let bytes = panels_of(format, n, k, &random_rows(format, n, k, &mut random));
+        let w = Panels::new(format, n, k, &bytes);
+        for set in KernelSet::available() {
+            for (m, (first, count)) in [(1, (1, 1)), (5, (1, 3)), (MAX_TILE, (0, 5)), (2 * MAX_TILE, (2, 1))] {
+                let x = floats(m * k, &mut random);
+                let out = multiply(&set, &w, &x, m, &[(first, count)]);
+                for (i, y) in out.iter().enumerate() {
+                    let own = (first * PANEL..(first + count) * PANEL).contains(&(i % n));
+                    assert_eq!(y.to_bits() != MARK, own, "{set:?} {format:?} m={m} column {}", i % n);
+                }
             }
         }
     }
