@@ -1,8 +1,9 @@
 //! Attention of a layer: query, key and value in one job, attention in the next, the output matrix in a third.
 //!
-//! Queries that share a key/value head are tiled together, rows and heads alike, so a cached chunk is read once for a tile. The chunks of all tiles, one tile
-//! after another, are shared out evenly. A tile that falls to one worker is done whole; of one that is cut between workers the chunks' partial results are
-//! kept, and merged, in order, when the next job packs its rows: the same steps in the same order, so the same bits (rule A3 of [`quoth_kernels::attend`]).
+//! Queries that share a key/value head are tiled together, rows and heads alike, and [`BAND`] tiles go through the chunks of the cache side by side, so a chunk
+//! is read from memory once for a band. The steps, one chunk for one tile each, are shared out evenly in that order. A tile that falls to one worker is done
+//! whole; of one that is cut between workers the chunks' partial results are kept, and merged, in order, when the next job packs its rows: the same steps in
+//! the same order, so the same bits (rule A3 of [`quoth_kernels::attend`]).
 
 use std::ops::Range;
 
@@ -28,14 +29,25 @@ pub(crate) struct Memory {
     kept: Vec<f32>,
 }
 
+/// Tiles that go through the chunks side by side: enough for twelve rows of three heads, few enough for their queries to stay in the first cache.
+const BAND: usize = 4;
+
 #[derive(Debug)]
 struct WorkerMemory {
     partial: Partial,
-    running: Running,
     queries: Vec<f32>,
-    tile: Vec<u32>,
+    places: [Place; BAND],
     head_dim: usize,
     kind: KvKind,
+}
+
+/// What a worker remembers of one tile of a band.
+#[derive(Debug)]
+struct Place {
+    /// The tile, among all.
+    job: Option<usize>,
+    packed: Vec<u32>,
+    running: Running,
 }
 
 /// The partial result of one chunk for a tile: greatest scores, sums of weights, weighted values.
@@ -70,16 +82,19 @@ struct TileJob {
     count: usize,
     /// Chunks that some query of the tile sees.
     chunks: (usize, usize),
-    /// Number of the first of them among those of all tiles.
-    item: usize,
+    /// Its place in its band.
+    place: usize,
+    /// Its first step and the one behind its last, among the steps of all tiles; between them are those of its band, too.
+    steps: (usize, usize),
     /// Of a tile that is cut between workers: number of the first chunk among those that are kept.
     kept: Option<usize>,
 }
 
-impl TileJob {
-    fn items(&self) -> Range<usize> {
-        self.item..self.item + self.chunks.1 - self.chunks.0
-    }
+/// One chunk for one tile.
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    job: usize,
+    chunk: usize,
 }
 
 /// Everything that is the same for all workers.
@@ -90,6 +105,7 @@ struct Task<'t> {
     rows: &'t [Row],
     lent: &'t [Lent<'t>],
     jobs: Vec<TileJob>,
+    steps: Vec<Step>,
 }
 
 /// The positions that a query at `pos` sees.
@@ -104,9 +120,9 @@ impl Model {
         let config = &self.config.layers[layer];
         self.project(layer, weights, config, rows, lent, scratch);
 
-        let jobs = tile_jobs(config, rows, lent.len(), self.pool.count());
-        let kept = jobs.iter().filter(|job| job.kept.is_some()).map(|job| job.items().len()).sum::<usize>();
-        let task = Task { model: self, layer, config, rows, lent, jobs };
+        let (mut jobs, steps) = tile_jobs(config, rows, lent.len());
+        let kept = cut(&mut jobs, steps.len(), self.pool.count());
+        let task = Task { model: self, layer, config, rows, lent, jobs, steps };
         at_least(&mut scratch.mixed, rows.len() * config.n_head * config.head_dim);
         at_least(&mut scratch.attention.kept, kept * Kept::size(lent[0].layout(layer)));
         scratch.attention.own.resize_with(self.pool.count(), || None);
@@ -334,35 +350,51 @@ impl Shares {
     }
 }
 
-/// All tiles of a layer, with their chunks; key/value heads of a span and tile follow one another.
-fn tile_jobs(config: &LayerConfig, rows: &[Row], spans: usize, workers: usize) -> Vec<TileJob> {
+/// All tiles of a layer and their steps, in the order in which they are shared out: band after band of each key/value head of each span, and in a band chunk
+/// after chunk.
+fn tile_jobs(config: &LayerConfig, rows: &[Row], spans: usize) -> (Vec<TileJob>, Vec<Step>) {
     let group = config.n_head / config.n_head_kv;
-    let mut jobs = Vec::new();
-    let mut item = 0;
+    let (mut jobs, mut steps) = (Vec::new(), Vec::new());
     for span in 0..spans {
         let Some(base) = rows.iter().position(|row| row.span == span) else { continue };
         let n = rows[base..].iter().take_while(|row| row.span == span).count();
-        for (first, count) in tiles(n * group) {
-            let seen: Vec<_> =
-                (first / group..=(first + count - 1) / group).map(|r| visible(config, rows[base + r].pos)).collect();
-            let from = seen.iter().map(|v| v.start).min().unwrap_or(0) / CHUNK;
-            let to = seen.iter().map(|v| v.end).max().unwrap_or(0).div_ceil(CHUNK);
-            for kv_head in 0..config.n_head_kv {
-                jobs.push(TileJob { span, base, kv_head, first, count, chunks: (from, to), item, kept: None });
-                item += to - from;
+        let tiles: Vec<_> = tiles(n * group).collect();
+        for (kv_head, band) in (0..config.n_head_kv).flat_map(|kv_head| tiles.chunks(BAND).map(move |b| (kv_head, b))) {
+            let first_job = jobs.len();
+            jobs.extend(band.iter().enumerate().map(|(place, &(first, count))| {
+                let seen = (first / group..=(first + count - 1) / group).map(|r| visible(config, rows[base + r].pos));
+                let (from, to) =
+                    seen.fold((usize::MAX, 0), |(from, to), seen| (from.min(seen.start), to.max(seen.end)));
+                let chunks = (from / CHUNK, to.div_ceil(CHUNK));
+                TileJob { span, base, kv_head, first, count, chunks, place, steps: (usize::MAX, 0), kept: None }
+            }));
+            let band = &mut jobs[first_job..];
+            let (from, to) =
+                band.iter().fold((usize::MAX, 0), |(from, to), job| (from.min(job.chunks.0), to.max(job.chunks.1)));
+            for chunk in from..to {
+                for (i, job) in band.iter_mut().enumerate() {
+                    if (job.chunks.0..job.chunks.1).contains(&chunk) {
+                        job.steps = (job.steps.0.min(steps.len()), steps.len() + 1);
+                        steps.push(Step { job: first_job + i, chunk });
+                    }
+                }
             }
         }
     }
+    (jobs, steps)
+}
+
+/// Marks the tiles whose steps are shared out to several workers, and gives the number of their chunks.
+fn cut(jobs: &mut [TileJob], steps: usize, workers: usize) -> usize {
     let mut kept = 0;
     for index in 1..workers {
-        let cut = Worker { index, count: workers }.share(item).start;
-        let Some(job) = jobs.iter_mut().find(|job| job.item < cut && cut < job.items().end) else { continue };
-        if job.kept.is_none() {
+        let cut = Worker { index, count: workers }.share(steps).start;
+        for job in jobs.iter_mut().filter(|job| job.steps.0 < cut && cut < job.steps.1 && job.kept.is_none()) {
             job.kept = Some(kept);
-            kept += job.items().len();
+            kept += job.chunks.1 - job.chunks.0;
         }
     }
-    jobs
+    kept
 }
 
 impl Task<'_> {
@@ -375,9 +407,12 @@ impl Task<'_> {
         }
         own.get_or_insert_with(|| WorkerMemory {
             partial: Partial::new(layout),
-            running: Running::new(layout),
             queries: vec![0.0; MAX_TILE * head_dim],
-            tile: vec![0; MAX_TILE * layout.query_kind().row_words(head_dim)],
+            places: std::array::from_fn(|_| Place {
+                job: None,
+                packed: vec![0; MAX_TILE * layout.query_kind().row_words(head_dim)],
+                running: Running::new(layout),
+            }),
             head_dim,
             kind,
         })
@@ -390,7 +425,7 @@ impl Task<'_> {
         (job.base + number / group, job.kv_head * group + number % group)
     }
 
-    /// Packs the queries of a tile.
+    /// Packs the queries of a tile into its place.
     fn pack(&self, job: &TileJob, q: &[f32], own: &mut WorkerMemory) {
         let (dim, n_q) = (self.config.head_dim, self.config.n_head * self.config.head_dim);
         let layout = self.lent[job.span].layout(self.layer);
@@ -399,12 +434,19 @@ impl Task<'_> {
             own.queries[i * dim..(i + 1) * dim]
                 .copy_from_slice(&q[row * n_q + head * dim..row * n_q + (head + 1) * dim]);
         }
-        let words = job.count * layout.query_kind().row_words(dim);
-        pack_queries(self.model.set(), layout, &own.queries[..job.count * dim], &mut own.tile[..words]);
+        let packed = &mut own.places[job.place].packed[..job.count * layout.query_kind().row_words(dim)];
+        pack_queries(self.model.set(), layout, &own.queries[..job.count * dim], packed);
     }
 
-    /// One chunk for a packed tile; afterwards `own.partial` holds its results. `next` comes next. Gives what each query saw of it.
-    fn chunk(&self, job: &TileJob, c: usize, own: &mut WorkerMemory, next: &[u8]) -> [(usize, usize); MAX_TILE] {
+    /// One chunk for a packed tile; afterwards `partial` holds its results. `next` comes next. Gives what each query saw of it.
+    fn chunk(
+        &self,
+        job: &TileJob,
+        c: usize,
+        packed: &[u32],
+        partial: &mut Partial,
+        next: &[u8],
+    ) -> [(usize, usize); MAX_TILE] {
         let layout = self.lent[job.span].layout(self.layer);
         let mut slots = [(0, 0); MAX_TILE];
         for (i, slot) in slots[..job.count].iter_mut().enumerate() {
@@ -413,8 +455,8 @@ impl Task<'_> {
             *slot = (inside(seen.start), inside(seen.end));
         }
         let words = job.count * layout.query_kind().row_words(layout.head_dim());
-        let queries = Queries { tile: &own.tile[..words], rows: job.count };
-        chunk(self.model.set(), layout, self.bytes(job, c), queries, &slots[..job.count], &mut own.partial, next);
+        let queries = Queries { tile: &packed[..words], rows: job.count };
+        chunk(self.model.set(), layout, self.bytes(job, c), queries, &slots[..job.count], partial, next);
         slots
     }
 
@@ -424,7 +466,7 @@ impl Task<'_> {
         unsafe { self.lent[job.span].chunk(self.layer, job.kv_head, c) }
     }
 
-    /// This worker's share of all chunks: whole tiles to `mixed`, parts of cut ones to `kept`.
+    /// This worker's share of all steps: whole tiles to `mixed`, parts of cut ones to `kept`.
     fn share(
         &self,
         worker: Worker,
@@ -433,42 +475,37 @@ impl Task<'_> {
         mixed: &Shared<'_, f32>,
         kept: &Shared<'_, f32>,
     ) {
-        let share = worker.share(self.jobs.last().map_or(0, |job| job.items().end));
+        let steps = &self.steps[worker.share(self.steps.len())];
+        let first_step = worker.share(self.steps.len()).start;
         let (dim, n_q) = (self.config.head_dim, self.config.n_head * self.config.head_dim);
         let size = Kept::size(self.lent[0].layout(self.layer));
-        for (n, job) in self.jobs.iter().enumerate() {
-            let items = share.start.max(job.item)..share.end.min(job.items().end);
-            if items.is_empty() {
+        own.places.iter_mut().for_each(|place| place.job = None);
+        for (i, step) in steps.iter().enumerate() {
+            let (job, c) = (&self.jobs[step.job], step.chunk);
+            if own.places[job.place].job != Some(step.job) {
+                self.pack(job, q, own);
+                own.places[job.place].job = Some(step.job);
+                own.places[job.place].running.start();
+            }
+            let next = steps.get(i + 1).map_or(&[][..], |next| self.bytes(&self.jobs[next.job], next.chunk));
+            let WorkerMemory { partial, places, .. } = own;
+            let Place { packed, running, .. } = &mut places[job.place];
+            let slots = self.chunk(job, c, packed, partial, next);
+            if let Some(first) = job.kept {
+                let at = (first + c - job.chunks.0) * size;
+                // SAFETY: a step is in one worker's share.
+                let kept = unsafe { kept.part(at..at + size) };
+                Kept::write(kept, partial, job.count * (size - 2 * LANES) / MAX_TILE);
                 continue;
             }
-            self.pack(job, q, own);
-            own.running.start();
-            for item in items {
-                let c = item - job.item;
-                let next = match self.jobs.get(n + 1) {
-                    _ if item + 1 < job.items().end => self.bytes(job, job.chunks.0 + c + 1),
-                    Some(job) => self.bytes(job, job.chunks.0),
-                    None => &[],
-                };
-                let slots = self.chunk(job, job.chunks.0 + c, own, next);
-                let WorkerMemory { partial, running, .. } = own;
-                if let Some(first) = job.kept {
-                    let at = (first + c) * size;
-                    // SAFETY: a chunk of a tile is in one worker's share.
-                    Kept::write(
-                        unsafe { kept.part(at..at + size) },
-                        partial,
-                        job.count * (size - 2 * LANES) / MAX_TILE,
-                    );
-                } else {
-                    let see = (0..job.count).filter(|i| slots[*i].0 < slots[*i].1);
-                    running.take(self.model.set(), see, (&partial.m, &partial.l, &partial.o));
+            let see = (0..job.count).filter(|i| slots[*i].0 < slots[*i].1);
+            running.take(self.model.set(), see, (&partial.m, &partial.l, &partial.o));
+            if first_step + i + 1 == job.steps.1 {
+                for i in 0..job.count {
+                    let (row, head) = self.query(job, i);
+                    // SAFETY: a query belongs to one tile, and a tile that is not cut to one worker.
+                    running.finish(i, unsafe { mixed.part(row * n_q + head * dim..row * n_q + (head + 1) * dim) });
                 }
-            }
-            for i in (0..job.count).filter(|_| job.kept.is_none()) {
-                let (row, head) = self.query(job, i);
-                // SAFETY: a query belongs to one tile, and a tile that is not cut to one worker.
-                own.running.finish(i, unsafe { mixed.part(row * n_q + head * dim..row * n_q + (head + 1) * dim) });
             }
         }
     }
