@@ -169,11 +169,7 @@ def test_stats_go_to_stderr_and_references_are_sources(run_quoth: Run, tiny_mode
     sources = found["stats"]["sources"]
     assert sum(source["accepted"] for source in sources.values()) == found["stats"]["accepted"]
     assert sum(name.startswith("reference-") for name in sources) == 1
-    plain = parsed(
-        run_quoth(
-            "generate", tiny_model_path, "--raw", "-p", PROMPT, "-n", N, "--ref", "ref.txt", "--json", "--no-spec"
-        )
-    )
+    plain = parsed(run_quoth("generate", tiny_model_path, "--raw", "-p", PROMPT, "-n", N, "--json", "--no-spec"))
     assert plain["tokens"] == found["tokens"]
     assert plain["stats"]["gate"]["state"] == "off"
     assert run_quoth("generate", tiny_model_path, "-p", "a", "--ref", "none.txt").code == 1

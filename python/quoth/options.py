@@ -53,10 +53,13 @@ def _in_range(cls: type[Any], name: str, value: object, kind: type[int] | type[f
         number = item() if callable(item) else None
     if number is not None and not isinstance(number, bool):
         if kind is float and isinstance(number, (int, float)):
-            return float(number)
+            try:
+                return float(number)
+            except OverflowError:
+                raise OptionsError(f"{name} is {shown(value)}, expected a number that a float can hold") from None
         if kind is int and isinstance(number, int):
             if not 0 <= number < 2**32:
-                raise OptionsError(f"{name} is {number}, expected a whole number of 0 to {2**32 - 1}")
+                raise OptionsError(f"{name} is {shown(number)}, expected a whole number of 0 to {2**32 - 1}")
             return number
     expected = "a number" if kind is float else "a whole number"
     raise OptionsError(f"{name} is {shown(value)}, expected {expected}")
