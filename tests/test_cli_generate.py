@@ -316,7 +316,8 @@ def test_ctrl_c_ends_the_line_and_exits_with_130(in_terminal: Run, tiny_model_pa
     assert ran.code == 130
     text, _, rest = ran.out.partition("^C")
     assert text.strip("A") == ""
-    assert rest.startswith("\n")
+    # The terminal shows ^C at once; what was being written then comes behind it.
+    assert rest.lstrip("A").startswith("\n")
     assert "interrupted" in rest
     assert "Traceback" not in ran.out
 
