@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# For the pip that maturin runs, too. What fails is still said.
+export PIP_QUIET := 1
 
 .PHONY: demo test test-rust test-python bench lint format clean
 
@@ -49,15 +51,15 @@ clean:
 
 $(VENV)/venv:
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --upgrade pip
+	$(BIN)/pip install --upgrade pip
 	touch $@
 
 # The optimised package, rebuilt when a source is newer.
 $(VENV)/release: $(VENV)/venv pyproject.toml Cargo.lock $(shell find rust -name '*.rs' -o -name Cargo.toml)
-	$(BIN)/pip install --quiet 'maturin>=1.9,<2'
+	$(BIN)/pip install 'maturin>=1.9,<2'
 	$(BIN)/maturin develop --release --quiet
 	touch $@
 
 $(VENV)/tests: $(VENV)/venv requirements-test.txt
-	$(BIN)/pip install --quiet --requirement requirements-test.txt
+	$(BIN)/pip install --requirement requirements-test.txt
 	touch $@

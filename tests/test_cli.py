@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from hypothesis import strategies as st
 
 import quoth
 from program import ROOT, Run, program_env, without_styles
-from quoth.cli import _run, main
+from quoth.cli import _load, _run, main
 from quoth.cli._app import app
 from quoth.cli._console import bar, visible
 from quoth.cli._units import as_json, count, rate, seconds, share, size
@@ -78,6 +80,11 @@ def test_help_loads_nothing_that_is_heavy(tmp_path: Path) -> None:
         ["generate", "m.gguf", "-p", "a", "--logprobs", "2"],
         ["generate", "m.gguf", "-p", "a", "--compare", "--pairs", "2"],
         ["generate", "m.gguf", "-p", "a", "--compare", "--no-spec"],
+        ["generate", "m.gguf", "-p", "a", "--pairs", "3"],
+        ["generate", "m.gguf", "-p", "a", "--no-spec", "--max-draft", "3"],
+        ["generate", "m.gguf", "-p", "a", "--no-spec", "--ref", "a.txt"],
+        ["chat", "m.gguf", "--no-spec", "--max-draft", "3"],
+        ["chat", "m.gguf", "--no-spec", "--ref", "a.txt"],
         ["generate", "m.gguf", "-p", "a", "--show-drafts", "--json"],
         ["generate", "a name", "-p", "a"],
         ["tokenize", "m.gguf", "-", "--decode", "--bos"],
@@ -109,6 +116,75 @@ def test_what_cannot_be_read_is_one_line_and_exit_1(run_quoth: Run, tmp_path: Pa
         assert ran.err.startswith("error: ")
         assert ran.err.count("\n") == 1
         assert name in ran.err
+
+
+@pytest.mark.parametrize("option", ["--file", "--ref"])
+def test_texts_have_an_end(run_quoth: Run, tmp_path: Path, option: str) -> None:
+    prompt = ["-p", "a"] if option == "--ref" else []
+    ran = run_quoth("generate", "m.gguf", *prompt, option, "/dev/zero")
+    what = "prompt" if option == "--file" else "reference"
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"error: the {what} `/dev/zero` is a device, expected a file or a pipe\n"
+
+
+def test_texts_are_bounded_wherever_they_come_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(_load, "MAX_TEXT_BYTES", 100)
+    file = tmp_path / "a.txt"
+    os.mkfifo(tmp_path / "pipe")
+    for content, fits in ((b"a" * 100, True), (b"a" * 101, False)):
+        file.write_bytes(content)
+        writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,))
+        writer.start()
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        for path in (str(file), str(tmp_path / "pipe"), "-"):
+            if fits:
+                assert _load.read_text(path, "the text") == content.decode()
+            else:
+                name = "stdin" if path == "-" else f"`{path}`"
+                with pytest.raises(quoth.QuothError) as caught:
+                    _load.read_text(path, "the text")
+                assert str(caught.value) == f"the text in {name} has more than 100 bytes, expected at most these"
+        writer.join()
+
+
+# ---- interrupts while it begins
+
+
+@pytest.mark.parametrize("entry", ["script", "module"])
+@pytest.mark.parametrize("module", ["quoth.cli._app", "typer", "rich", "quoth.model", "quoth._core", "quoth.cli._run"])
+def test_ctrl_c_while_the_program_begins_is_exit_130(tmp_path: Path, entry: str, module: str) -> None:
+    run = {
+        "script": "from quoth.cli import main; sys.exit(main())",
+        "module": "import runpy; runpy.run_module('quoth', run_name='__main__', alter_sys=True)",
+    }
+    code = (
+        "import sys\n"
+        "class Interrupt:\n"
+        "    def find_spec(self, name, *_):\n"
+        f"        if name == {module!r}: raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupt())\n"
+        "sys.argv[1:] = ['doctor', '--no-bandwidth']\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code + run[entry]], env=program_env(tmp_path), capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr.decode()) == (130, "")
+
+
+def test_nothing_that_takes_time_is_imported_before_an_interrupt_can_be_caught(tmp_path: Path) -> None:
+    code = "import sys; before = set(sys.modules); import quoth.cli; print(*sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], env=program_env(tmp_path), capture_output=True, check=True)
+    ours = [name for name in done.stdout.decode().split() if "quoth" in name]
+    assert ours == ["quoth", "quoth.cli"]
+
+
+def test_every_public_name_is_where_the_package_says() -> None:
+    for name in quoth.__all__:
+        assert getattr(quoth, name) is not None
+    assert {*quoth.__all__} == {name for names in quoth._PLACES.values() for name in names}
+    assert {*quoth.__all__} <= {*dir(quoth)}
+    with pytest.raises(AttributeError, match="no attribute 'Modell'"):
+        _ = quoth.Modell  # type: ignore[attr-defined]
 
 
 def test_a_traceback_appears_when_it_is_asked_for(run_quoth: Run) -> None:

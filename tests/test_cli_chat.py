@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -19,9 +20,12 @@ import quoth
 import scripted as scripts
 from conftest import load_synthetic
 from program import Run, program_env
+from quoth.cli import _input
 from quoth.cli._console import visible
+from quoth.cli._input import Input
 from quoth.cli._stream import Writer
 from quoth.cli._talk import Talk
+from quoth.cli.chat import _converse
 from scripted import BIAS, STOP, Scripted
 
 N = 12
@@ -126,6 +130,14 @@ def test_commands_do_what_they_say(run_quoth: Run, tiny_chat_path: Path, tmp_pat
         (lines("/save kept.txt"), 2, "`kept.txt` exists"),
         (lines("x" * 5000), 1, "expected at most 64"),
         (lines("fine") + b"\xff\xfe\n", 1, "line 2 of stdin is not UTF-8: byte 0xff at 0"),
+        (b"/system \xff\n", 1, "line 1 of stdin is not UTF-8: byte 0xff at 8"),
+        (b"/save a\0.json\n", 2, "expected a file, found a name with the character U+0000 at 1"),
+        (b"/ref \0\n", 2, "expected a file, found a name with the character U+0000 at 0"),
+        (b"/load \0\n", 2, "expected a file, found a name with the character U+0000 at 0"),
+        (lines("/save ~no-such-user/a.json"), 2, "there is no such user's folder"),
+        (lines("/ref /dev/zero"), 1, "the reference `/dev/zero` is a device, expected a file or a pipe"),
+        (lines("/unref 1"), 2, "expected nothing behind /unref, found 1"),
+        (lines("/quit now"), 2, "expected nothing behind /quit, found now"),
     ],
 )
 def test_over_a_pipe_the_first_error_ends_the_session(
@@ -336,6 +348,86 @@ def test_errors_are_said_and_the_session_goes_on(tiny_chat_path: Path, tmp_path:
     terminal.child.expect(pexpect.EOF)
     terminal.child.close()
     assert terminal.child.exitstatus == 0
+
+
+class Broken:
+    """A talk with a defect, and what comes before and after it."""
+
+    over = False
+
+    def __init__(self) -> None:
+        self.taken: list[str] = []
+
+    def take(self, given: Input) -> None:
+        self.taken.append(given.text)
+        if given.text == "/bad":
+            raise TypeError("what nobody\nthought of \x1b[2J")
+
+
+class Typed:
+    """Somebody types a few lines."""
+
+    reading = False
+
+    def __init__(self, *lines: str, typed: bool = True) -> None:
+        self.lines, self.typed = list(lines), typed
+
+    def read(self) -> Input | None:
+        return Input(self.lines.pop(0)) if self.lines else None
+
+
+@pytest.mark.parametrize("debug", [False, True])
+def test_a_defect_does_not_end_the_talk_of_somebody_who_types(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], debug: bool
+) -> None:
+    monkeypatch.setenv("QUOTH_DEBUG", "1" if debug else "")
+    talk = Broken()
+    _converse(Typed("one", "/bad", "two"), talk)  # type: ignore[arg-type]
+    assert talk.taken == ["one", "/bad", "two"]
+    said = capsys.readouterr().err
+    assert said.count("error: ") == 1
+    assert "error: a defect of quoth: TypeError: what nobody thought of ␛[2J" in said
+    assert ("Traceback" in said) is debug
+    assert ("(QUOTH_DEBUG=1 shows where)" in said) is not debug
+
+
+def test_a_defect_ends_a_talk_over_a_pipe() -> None:
+    talk = Broken()
+    with pytest.raises(TypeError):
+        _converse(Typed("/bad", "two", typed=False), talk)  # type: ignore[arg-type]
+    assert talk.taken == ["/bad"]
+
+
+def test_a_terminal_that_is_gone_ends_the_talk() -> None:
+    class Gone(Typed):
+        reading = True
+
+        def read(self) -> Input | None:
+            raise OSError(5, "Input/output error")
+
+    with pytest.raises(OSError, match="Input/output error"):
+        _converse(Gone(), Broken())  # type: ignore[arg-type]
+
+
+def test_bytes_that_are_no_text_are_refused_at_a_terminal_whatever_the_locale(
+    tiny_chat_path: Path, tmp_path: Path
+) -> None:
+    terminal = Terminal(tmp_path, tiny_chat_path, "-n", "2", LC_ALL="C")
+    terminal.child.send("/system ")
+    os.write(terminal.child.child_fd, b"\xff\r")
+    assert "error: line 1 of stdin is not UTF-8: byte 0xff at 8" in terminal.prompt()
+    assert "no system message" in terminal.type("/system")
+    assert "error" not in terminal.type("hi")
+    assert terminal.end() == 0
+
+
+def test_a_line_without_an_end_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_input, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"0123456789"[:9] + b"\n" + bytes(11))))
+    reader = _input.Reader([])
+    assert reader.read() == Input("012345678")
+    with pytest.raises(quoth.QuothError, match="line 2 of stdin has more than 10 bytes, expected fewer"):
+        reader.read()
 
 
 def test_what_a_model_says_cannot_steer_the_terminal(tmp_path: Path) -> None:

@@ -169,11 +169,7 @@ def test_stats_go_to_stderr_and_references_are_sources(run_quoth: Run, tiny_mode
     sources = found["stats"]["sources"]
     assert sum(source["accepted"] for source in sources.values()) == found["stats"]["accepted"]
     assert sum(name.startswith("reference-") for name in sources) == 1
-    plain = parsed(
-        run_quoth(
-            "generate", tiny_model_path, "--raw", "-p", PROMPT, "-n", N, "--ref", "ref.txt", "--json", "--no-spec"
-        )
-    )
+    plain = parsed(run_quoth("generate", tiny_model_path, "--raw", "-p", PROMPT, "-n", N, "--json", "--no-spec"))
     assert plain["tokens"] == found["tokens"]
     assert plain["stats"]["gate"]["state"] == "off"
     assert run_quoth("generate", tiny_model_path, "-p", "a", "--ref", "none.txt").code == 1
@@ -320,7 +316,8 @@ def test_ctrl_c_ends_the_line_and_exits_with_130(in_terminal: Run, tiny_model_pa
     assert ran.code == 130
     text, _, rest = ran.out.partition("^C")
     assert text.strip("A") == ""
-    assert rest.startswith("\n")
+    # The terminal shows ^C at once; what was being written then comes behind it.
+    assert rest.lstrip("A").startswith("\n")
     assert "interrupted" in rest
     assert "Traceback" not in ran.out
 

@@ -192,6 +192,35 @@ def test_doctor_says_what_is_in_force(run_quoth: Run) -> None:
     assert found["cache"]["files"] == []
 
 
+@pytest.mark.parametrize(
+    ("name", "loads"), [("scalar", True), ("reference", True), ("foo", False), ("f" * 5000, False)]
+)
+def test_doctor_and_loading_agree_about_instruction_sets(
+    run_quoth: Run, tiny_model_path: Path, name: str, loads: bool
+) -> None:
+    env = {"QUOTH_KERNELS": name}
+    ran = run_quoth("doctor", "--no-bandwidth", env=env)
+    assert ran.code == 0
+    assert ("models cannot be loaded" in ran.out) is not loads
+    used = f"in use {name} (from QUOTH_KERNELS)" if loads else "in use none (from QUOTH_KERNELS)"
+    assert used in " ".join(ran.out.split())
+    generated = run_quoth("generate", tiny_model_path, "--raw", "-p", "a", "-n", "1", env=env)
+    assert (generated.code == 0) is loads
+    assert "Traceback" not in generated.err
+
+
+@pytest.mark.parametrize("threads", ["9" * 5000, "0", "x", "1e3"])
+def test_doctor_and_loading_agree_about_threads(run_quoth: Run, tiny_model_path: Path, threads: str) -> None:
+    env = {"QUOTH_THREADS": threads}
+    ran = run_quoth("doctor", "--no-bandwidth", env=env)
+    assert ran.code == 0, ran.err
+    assert "expected a whole number of 1 to 256" in " ".join(ran.out.split())
+    generated = run_quoth("generate", tiny_model_path, "--raw", "-p", "a", env=env)
+    assert (generated.code, generated.out) == (2, "")
+    assert generated.err.startswith("error: QUOTH_THREADS is ")
+    assert "expected a whole number of 1 to 256" in generated.last_error
+
+
 def test_doctor_measures_how_fast_memory_is_read(run_quoth: Run) -> None:
     measured = json.loads(run_quoth("doctor", "--json").out)["bandwidth"]
     assert measured["bytes_per_second"] >= measured["median_bytes_per_second"] > 0
@@ -203,6 +232,7 @@ HEALTHY: dict[str, Any] = {
         "available": [{"name": "scalar", "detail": "scalar"}, {"name": "avx2", "detail": "avx2"}],
         "in_use": "avx2",
         "forced": False,
+        "error": None,
     },
     "cores": {"logical": 4, "usable": [0, 1, 2, 3], "quota": None},
     "threads": {"physical": 4, "default": 4, "error": None},
@@ -218,7 +248,11 @@ HEALTHY: dict[str, Any] = {
     [
         ({}, None),
         ({"kernels": {**HEALTHY["kernels"], "in_use": "scalar", "forced": True}}, "without it quoth takes avx2"),
-        ({"kernels": {**HEALTHY["kernels"], "in_use": "avx9", "forced": True}}, "models cannot be loaded"),
+        (
+            {"kernels": {**HEALTHY["kernels"], "in_use": None, "forced": True, "error": "QUOTH_KERNELS is 'avx9'"}},
+            "QUOTH_KERNELS is 'avx9': models cannot be loaded",
+        ),
+        ({"kernels": {**HEALTHY["kernels"], "in_use": "reference", "forced": True}}, "plain code for tests"),
         ({"kernels": {**HEALTHY["kernels"], "available": HEALTHY["kernels"]["available"][:1]}}, "plain code"),
         ({"threads": {"physical": 4, "default": 2, "error": None}}, "4 physical cores"),
         ({"threads": {"physical": 4, "default": 8, "error": None}}, "more than the 4 cores"),

@@ -163,6 +163,23 @@ def test_what_was_not_measured_is_said(tool: ModuleType) -> None:
         tool.renewed("<!-- records: nothing -->\n<!-- end -->", {}, "r")
 
 
+def test_the_cost_of_four_is_told_for_every_model_and_context(tool: ModuleType) -> None:
+    cost = {"median": 1.2, "low": 1.1, "high": 1.3}
+    dear = {"median": 2.2, "low": 2.1, "high": 2.3}
+
+    def record(*costs: dict[str, float]) -> dict[str, Any]:
+        drafts = [[{"k": 2, "cost": cost}, {"k": 4, "cost": one}] for one in costs]
+        return {"contexts": [{"n_cached": 64 * 8**at, "drafts": row} for at, row in enumerate(drafts)]}
+
+    told = tool.four({"a-verify": record(cost, dear), "b-verify": record(dear), "c-speed": {}}).splitlines()
+    assert told == [
+        "| model | few cached tokens | many |",
+        "| --- | ---: | ---: |",
+        "| a | 1.20 (1.10-1.30), 64 cached | 2.20 (2.10-2.30), 512 cached |",
+        "| b | 2.20 (2.10-2.30), 64 cached | - |",
+    ]
+
+
 def test_goals_are_met_or_missed(tool: ModuleType) -> None:
     figure = {"median": 1.01, "low": 1.0, "high": 1.02}
     measured = [

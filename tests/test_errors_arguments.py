@@ -56,9 +56,16 @@ def refused(call: Callable[[], object], message: str, kind: type[Exception] = qu
         assert re.search(r"expected|the limit is", str(caught.value))
 
 
+def _name(case: object) -> str:
+    try:
+        return str(case)[:40]
+    except ValueError:  # a number of too many digits
+        return "huge"
+
+
 def named(cases: list[tuple[dict[str, Any], str]]) -> Any:
     """Cases of keyword arguments and a message, with readable names."""
-    return pytest.mark.parametrize(("arguments", "message"), cases, ids=lambda case: str(case)[:40])
+    return pytest.mark.parametrize(("arguments", "message"), cases, ids=_name)
 
 
 # ---- models
@@ -76,6 +83,10 @@ def named(cases: list[tuple[dict[str, Any], str]]) -> Any:
         *(({"kv_type": kv}, f"kv_type is {kv!r}, expected f32, f16 or q8_0") for kv in ("f8", "F16", 16, "")),
         *(({"kernels": k}, f"kernels is {k!r}, expected one of scalar, ") for k in ("sse9", "", 7, "AVX2")),
         ({"progress": 5}, "progress is 5, expected something to call, or None"),
+        ({"threads": 10**5000}, "threads is <int of 16610 bits>, expected a whole number of 1 to 256"),
+        *(({"kv_type": kv}, "expected f32, f16 or q8_0") for kv in (np.array([1, 2]), ["f16"], np.array(["f16"]))),
+        *(({"kernels": k}, "expected one of scalar, ") for k in (np.array([1, 2]), ["scalar"])),
+        *(({"pre": p}, "expected the name of a splitter") for p in (np.array([1, 2]), ["default"], 3)),
     ]
 )
 def test_a_model_refuses_nonsense_before_it_loads(path: Path, arguments: dict[str, Any], message: str) -> None:
@@ -195,7 +206,7 @@ def test_numbers_of_tokens_are_whole_and_not_negative(model: quoth.Model) -> Non
         decoder.rewind(n)
         assert len(session.fork(n)) == 3
     assert (len(session), len(decoder.history)) == (3, 5)
-    for rows in ("none", None, 0, True):
+    for rows in ("none", None, 0, True, ["all"]):
         refused(lambda rows=rows: session.forward([1], rows), f"rows is {rows!r}, expected all or last")
     assert len(session) == 3
 
@@ -223,6 +234,9 @@ def test_a_full_context_is_refused_with_numbers_and_what_fits_still_fits(model: 
 @named(
     [
         *(({"temperature": v}, "temperature") for v in (NAN, INF, "hot", None, True, [1])),
+        *(({"temperature": 10**n}, "expected a number that a float can hold") for n in (400, 5000)),
+        ({"top_k": 10**5000}, "top_k is <int of 16610 bits>, expected a whole number"),
+        ({"logit_bias": {1: -(10**400)}}, "expected a number that a float can hold"),
         *(({"top_k": v}, f"top_k is {v!r}, expected a whole number") for v in (-1, 1.5, 2**32, "5", None)),
         *(({"top_p": v}, "top_p") for v in (-0.1, 1.5, NAN, "x")),
         *(({"min_p": v}, "min_p") for v in (-0.1, 1.1, NAN, None)),
@@ -320,7 +334,7 @@ def test_a_decoder_refuses_what_is_neither_options_nor_a_source(model: quoth.Mod
 @named(
     [
         *(
-            ({"n_vocab": v}, f"n_vocab is {v!r}, expected a whole number of at least 1")
+            ({"n_vocab": v}, f"n_vocab is {v!r}, expected a whole number of 1 to 4194304")
             for v in (0, -1, "a", 1.5, True)
         ),
         ({"n_vocab": 2**33}, "n_vocab"),
@@ -442,3 +456,63 @@ def test_a_session_in_use_is_busy_for_everyone_else_and_nobody_waits(path: Path)
     assert set(others) <= {BUSY, "done"}
     assert others.count(BUSY) >= 4
     assert [outcome(call) for call in calls] == ["done"] * 4
+
+
+@pytest.mark.parametrize("name", ["observe", "rebuild", "suggest", "add_reference"])
+def test_a_draft_index_refuses_what_is_not_token_ids_and_stays_as_it_was(name: str) -> None:
+    index = quoth.DraftIndex(100)
+    index.observe([1, 2, 3, 1, 2])
+    before = index.suggest()
+    assert before
+    for tokens in (None, 5, object(), "text", b"bytes", [None], ["a"], [1.5], [-1], {1, 2}, {1: 2}, np.array([1.5])):
+        if not (name == "suggest" and tokens is None):
+            refused(lambda tokens=tokens: getattr(index, name)(tokens), "expected")
+    assert (len(index), index.suggest()) == (5, before)
+
+
+def test_a_draft_index_refuses_rows_and_numbers_that_are_none() -> None:
+    index = quoth.DraftIndex(100)
+    index.observe([1, 2, 3, 1, 2])
+    before = index.suggest()
+    for rows, message in (
+        (None, "rows is None, expected pairs"),
+        ([5], "row 0 is 5, expected a token and its successors"),
+        ([(1, [2]), (1,)], "row 1 is (1,), expected a token and its successors"),
+        ([(1, None)], "successors of row 0 is None, expected token ids"),
+        ([(-1, [2])], "token of row 0 is -1, expected a whole number"),
+        ([(1, [2, "a"])], "successor in row 0 is 'a', expected a whole number"),
+        ([(1, [10**30])], "successor in row 0 is 1"),
+    ):
+        refused(lambda rows=rows: index.observe_topk(rows), message)
+    for n in (-1, 1.5, None, "a"):
+        refused(lambda n=n: index.truncate_pending(n), f"n is {n!r}, expected a whole number of at least 0")
+        refused(lambda n=n: index.suggest([1, 2], n), f"max_tokens is {n!r}, expected a whole number of at least 0")
+    assert index.suggest(None, 10**30)[: len(before)] == before
+    index.truncate_pending(10**30)
+    assert index.suggest() == before
+    refused(lambda: quoth.DraftIndex(10**30), "n_vocab is 1")
+
+
+# ---- tokenizers
+
+
+def test_a_tokenizer_refuses_what_is_not_token_ids(model: quoth.Model) -> None:
+    tokenizer = model.tokenizer
+
+    def wrong(call: Callable[[], object], message: str) -> None:
+        refused(call, message, quoth.TokenizerError)
+
+    for tokens in (None, 5, "text", b"bytes"):
+        wrong(lambda tokens=tokens: tokenizer.decode(tokens), f"expected token ids, found {type(tokens).__name__}")
+    for token in (None, "a", 1.5, [1], -1, 10**5000, np.array([1, 2])):
+        for call in (
+            lambda token=token: tokenizer.decode([65, token]),
+            lambda token=token: tokenizer.decode([65, token], skip_special=False),
+            lambda token=token: tokenizer.stream().push([65, token]),
+            lambda token=token: tokenizer.token_bytes(token),
+            lambda token=token: tokenizer.token_text(token),
+            lambda token=token: tokenizer.is_control(token),
+        ):
+            wrong(call, "expected a token id in 0 to 511, found ")
+    assert tokenizer.decode(np.array([65, 66], np.uint32)) == tokenizer.decode([65, 66])
+    assert tokenizer.decode(iter([65, 66])) == tokenizer.decode((65, 66))

@@ -105,6 +105,31 @@ def test_a_cancelled_stream_keeps_what_it_printed(
     assert chat.messages[-1]["content"].startswith(printed)
 
 
+def test_the_chat_that_the_pages_show_can_be_had_again(smollm2_path: Path, tmp_path: Path) -> None:
+    """Answers and counts of tokens; times and what drafts were worth differ from machine to machine."""
+    inputs = [
+        "/ref examples/lights.txt",
+        "Repeat this sentence 3 times: The lamp was lit by hand until 1931.",
+        "What does this do?\ndef area(w, h):\n    return w * h",
+        "/system Answer in one short sentence.",
+        "What is the capital of France?",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "quoth", "chat", str(smollm2_path)],
+        input="".join(text.replace("\n", "\\\n") + "\n" for text in inputs), env=program_env(tmp_path), cwd=ROOT,
+        capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    noted = done.stderr.splitlines()
+    assert noted[-1] == "system message: Answer in one short sentence."
+    shown = (ROOT / "docs" / "chat-transcript.txt").read_text(encoding="utf-8")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for text, answer in zip((inputs[1], inputs[2], inputs[4]), done.stdout.splitlines(), strict=True):
+        assert f"> {text}\n{answer}\n" in shown
+    assert f"> {inputs[0]}\n{noted[0]}\n" in shown
+    assert f"> {inputs[0]}\n{noted[0]}\n\n> {inputs[1]}\n{done.stdout.splitlines()[0]}\n" in readme
+
+
 def test_the_cascade_saves_passes_of_another_engine_and_changes_nothing(smollm2_path: Path, tmp_path: Path) -> None:
     out = run("cascade_elsewhere", smollm2_path, tmp_path)
     tokens, passes, plainly = numbers(r"(\d+) tokens in (\d+) passes, plainly in (\d+); the same tokens: True", out)

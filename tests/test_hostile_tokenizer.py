@@ -114,30 +114,41 @@ def use(tokenizer: Tokenizer, draw: random.Random) -> int:
     return promises
 
 
+def vocabulary_case(number: int) -> Counter[str]:
+    """A damaged vocabulary; the case follows from its number alone.
+
+    Returns:
+        What became of it, and how many promises were put to the test.
+    """
+    draw = random.Random(number)
+    name = draw.choice(["qwen2", "llama", "llama3", "gemma3", "gemma4", "qwen35"])
+    metadata = damaged(tiny_vocabulary(name), draw)
+    counts: Counter[str] = Counter()
+    try:
+        tokenizer = Tokenizer.from_metadata(metadata)
+        counts["made"] += 1
+        counts["promises kept"] += use(tokenizer, draw)
+        counts["used"] += 1
+    except TokenizerError as error:
+        counts["refused"] += 1
+        assert 0 < len(str(error)) < 2000, (number, len(str(error)))
+    except BaseException as error:
+        raise AssertionError(f"case {number} of {name}: {type(error).__name__}: {error}") from error
+    return counts
+
+
 def test_a_damaged_vocabulary_is_refused_by_name_or_keeps_its_promises() -> None:
     counts: Counter[str] = Counter()
     slowest, largest = 0.0, 0
     tracemalloc.start()
-    for case in range(CASES):
-        draw = random.Random(case)
-        name = draw.choice(["qwen2", "llama", "llama3", "gemma3", "gemma4", "qwen35"])
-        metadata = damaged(tiny_vocabulary(name), draw)
+    for number in range(CASES):
         tracemalloc.reset_peak()
         before, start = tracemalloc.get_traced_memory()[0], time.thread_time()
-        try:
-            tokenizer = Tokenizer.from_metadata(metadata)
-            counts["made"] += 1
-            counts["promises kept"] += use(tokenizer, draw)
-            counts["used"] += 1
-        except TokenizerError as error:
-            counts["refused"] += 1
-            assert 0 < len(str(error)) < 2000, (case, len(str(error)))
-        except BaseException as error:
-            raise AssertionError(f"case {case} of {name}: {type(error).__name__}: {error}") from error
+        counts += vocabulary_case(number)
         slowest = max(slowest, time.thread_time() - start)
         largest = max(largest, tracemalloc.get_traced_memory()[1] - before)
-        assert largest < MOST_BYTES, case
-        assert slowest < 3, case  # tracing memory takes two thirds of it
+        assert largest < MOST_BYTES, number
+        assert slowest < 3, number  # tracing memory takes two thirds of it
     tracemalloc.stop()
     print(f"{CASES} vocabularies: {dict(counts)}, slowest {slowest:.2f} s, largest {largest >> 10} KB")
     assert counts["used"] > 300

@@ -561,6 +561,16 @@ def test_an_unknown_name_is_refused_with_the_known_ones(ask: Callable[[str], Pat
         ask(name)
 
 
+def test_what_is_no_name_is_refused() -> None:
+    for wrong in (None, 3, b"model.gguf", ["a.gguf"]):
+        with pytest.raises(OptionsError, match=r"the model is .*, expected a path or a name as text"):
+            hub.resolve(wrong)  # type: ignore[arg-type]
+    with pytest.raises(
+        hub.ModelNotFoundError, match=r"no file `~no-such-user/m\.gguf`: there is no such user's folder"
+    ):
+        hub.resolve("~no-such-user/m.gguf")
+
+
 # --- the model hub --------------------------------------------------------------------------------------------------
 
 
@@ -594,13 +604,37 @@ def test_what_the_hub_does_not_have_is_a_missing_file(model_hub: Server, name: s
         hub.pull(name)
 
 
-def test_a_hub_that_is_away_is_an_os_error(model_hub: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hub_that_is_away_is_an_os_error_at_once(
+    model_hub: Server, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     model_hub.shutdown()
     model_hub.server_close()
-    monkeypatch.setattr(time, "sleep", lambda _: None)  # the client's pauses between its attempts
-    with pytest.raises(OSError, match=r"cannot reach the hub for `hf:org/repo/sub/tiny\.gguf`") as caught:
+    pauses: list[float] = []
+    monkeypatch.setattr(time, "sleep", pauses.append)
+    with pytest.raises(OSError, match=r"cannot reach the hub for `hf:org/repo/sub/tiny\.gguf`, .*refused") as caught:
         hub.pull("hf:org/repo/sub/tiny.gguf")
     assert not isinstance(caught.value, FileNotFoundError)
+    assert not pauses, "the client's own attempts take half a minute"
+    assert not caplog.records
+
+
+def test_a_hub_that_accepts_nothing_is_waited_for_shortly(model_hub: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    released = threading.Event()
+    monkeypatch.setattr(hub, "KNOCK_S", 0.05)
+    monkeypatch.setattr(socket, "create_connection", lambda *_, **__: (released.wait(30), socket.socket())[1])
+    try:
+        with pytest.raises(OSError, match=r"not in the cache: no answer from 127\.0\.0\.1 in 0\.05 s"):
+            hub.pull("hf:org/repo/sub/tiny.gguf")
+    finally:
+        released.set()
+
+
+def test_a_hub_behind_a_proxy_is_reached_through_it(model_hub: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("http_proxy", model_hub.url)
+    monkeypatch.setenv("no_proxy", "elsewhere")
+    assert hub._unreachable("http://no-such-host.invalid") is None
+    monkeypatch.setenv("no_proxy", "no-such-host.invalid")
+    assert isinstance(hub._unreachable("http://no-such-host.invalid"), OSError)
 
 
 @pytest.mark.parametrize(

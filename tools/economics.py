@@ -124,6 +124,22 @@ def costs(records: Records) -> str:
     return "\n".join(parts)
 
 
+def four(records: Records) -> str:
+    """Cost of verifying four drafted tokens, by model and context; each with its cached tokens, as those differ."""
+    rows = []
+    for name, record in named(records, "-verify"):
+        costs = [
+            (context["n_cached"], point["cost"])
+            for context in record["contexts"]
+            for point in context["drafts"]
+            if point["k"] == 4
+        ]
+        rows.append([name, *(f"{spread(cost)}, {n} cached" for n, cost in costs)])
+    width = max((len(row) for row in rows), default=1)
+    columns = ["model", "few cached tokens", *([""] * (width - 3)), "many"][:width]
+    return table(columns, [row + ["-"] * (width - len(row)) for row in rows]) if rows else ""
+
+
 def speed(records: Records) -> str:
     """Plain speed and memory."""
     parts = []
@@ -371,6 +387,7 @@ def provenance(records: Records) -> str:
 
 TABLES: dict[str, Callable[[Records], str]] = {
     "costs": costs,
+    "four": four,
     "speed": speed,
     "workloads": workloads,
     "summary": summary,

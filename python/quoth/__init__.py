@@ -3,26 +3,52 @@
 The parts: `Model` loads a file and makes the rest; `Decoder` turns prompts into text; `Conversation` holds the turns of
 a chat; `Session` is the bare machine, rows of tokens in and rows of logits out; `Tokenizer` turns text into tokens;
 `DraftIndex` is the drafting alone, for other engines.
+
+Each is imported when it is first named: the command line has to be able to catch Ctrl-C before anything takes time.
 """
 
-from quoth._core import __version__
-from quoth.answer import Answer
-from quoth.conversation import Conversation
-from quoth.decoder import Chunk, Decoder, Result, TokenLogprobs
-from quoth.draft_index import DraftIndex
-from quoth.errors import (
-    BusyError,
-    ContextFullError,
-    InternalError,
-    ModelFileError,
-    OptionsError,
-    QuothError,
-    TokenizerError,
-)
-from quoth.model import Model, Session
-from quoth.options import DraftSource, Gate, Sampling, Speculation
-from quoth.stats import GateStats, SourceStats, Stats
-from quoth.tokenizer import Tokenizer
+TYPE_CHECKING = False  # importing it from `typing` would take longer than all else here
+
+if TYPE_CHECKING:
+    from quoth._core import __version__
+    from quoth.answer import Answer
+    from quoth.conversation import Conversation
+    from quoth.decoder import Chunk, Decoder, Result, TokenLogprobs
+    from quoth.draft_index import DraftIndex
+    from quoth.errors import (
+        BusyError,
+        ContextFullError,
+        InternalError,
+        ModelFileError,
+        OptionsError,
+        QuothError,
+        TokenizerError,
+    )
+    from quoth.model import Model, Session
+    from quoth.options import DraftSource, Gate, Sampling, Speculation
+    from quoth.stats import GateStats, SourceStats, Stats
+    from quoth.tokenizer import Tokenizer
+
+_PLACES = {
+    "_core": ("__version__",),
+    "answer": ("Answer",),
+    "conversation": ("Conversation",),
+    "decoder": ("Chunk", "Decoder", "Result", "TokenLogprobs"),
+    "draft_index": ("DraftIndex",),
+    "errors": (
+        "BusyError",
+        "ContextFullError",
+        "InternalError",
+        "ModelFileError",
+        "OptionsError",
+        "QuothError",
+        "TokenizerError",
+    ),
+    "model": ("Model", "Session"),
+    "options": ("DraftSource", "Gate", "Sampling", "Speculation"),
+    "stats": ("GateStats", "SourceStats", "Stats"),
+    "tokenizer": ("Tokenizer",),
+}
 
 __all__ = [
     "Answer",
@@ -51,3 +77,20 @@ __all__ = [
     "TokenizerError",
     "__version__",
 ]
+
+if not TYPE_CHECKING:  # a checker shall know the names, and no others
+
+    def __getattr__(name):
+        """The module of that name, or what one of the modules has under it."""
+        from importlib import import_module  # noqa: PLC0415
+
+        if name in _PLACES:
+            return import_module(f"{__name__}.{name}")
+        for place, names in _PLACES.items():
+            if name in names:
+                found = globals()[name] = getattr(import_module(f"{__name__}.{place}"), name)
+                return found
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+    def __dir__():
+        return sorted({*globals(), *__all__})

@@ -17,7 +17,11 @@ __all__ = ["callback", "flag", "shown", "token_ids", "whole"]
 
 def shown(value: object) -> str:
     """A value for a message: short, on one line."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # numbers of more than 4300 digits have no text, and a class may do anything
+        size = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
+        text = f"<{type(value).__name__}{size}>"
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 

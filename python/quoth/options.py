@@ -53,10 +53,13 @@ def _in_range(cls: type[Any], name: str, value: object, kind: type[int] | type[f
         number = item() if callable(item) else None
     if number is not None and not isinstance(number, bool):
         if kind is float and isinstance(number, (int, float)):
-            return float(number)
+            try:
+                return float(number)
+            except OverflowError:
+                raise OptionsError(f"{name} is {shown(value)}, expected a number that a float can hold") from None
         if kind is int and isinstance(number, int):
             if not 0 <= number < 2**32:
-                raise OptionsError(f"{name} is {number}, expected a whole number of 0 to {2**32 - 1}")
+                raise OptionsError(f"{name} is {shown(number)}, expected a whole number of 0 to {2**32 - 1}")
             return number
     expected = "a number" if kind is float else "a whole number"
     raise OptionsError(f"{name} is {shown(value)}, expected {expected}")
@@ -186,8 +189,8 @@ class Speculation:
         min_match: Shortest repeated run of tokens that is quoted from. None: as the measured costs suggest.
         policy: `best-rate` drafts as much as pays by the measured costs and the acceptance so far; `fixed` drafts 1 +
             the matched length.
-        recycling: Whether to draft from the probable tokens that earlier verifications showed. Costs 32 bytes a
-            vocabulary token.
+        recycling: Whether to draft, where no longer run is repeated, what came after a token the last time. Costs 4
+            bytes a vocabulary token.
         costs: Cost of verifying k tokens, in plain steps, by k. None: what `quoth bench verify` measured for this
             model, machine, threads and instruction set, or else a shipped table, one for dense models and one for
             mixtures of experts.

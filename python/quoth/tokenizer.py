@@ -328,9 +328,11 @@ class Tokenizer:
             The text.
 
         Raises:
-            TokenizerError: A token is outside the vocabulary.
+            TokenizerError: A token is outside the vocabulary, or these are no token ids.
             UnicodeDecodeError: The bytes are not UTF-8, and `errors` is `"strict"`.
         """
+        if isinstance(tokens, str | bytes) or not hasattr(tokens, "__iter__"):
+            raise TokenizerError(f"expected token ids, found {type(tokens).__name__}")
         shown = self._shown(skip_special)
         data = b"".join(map(shown, tokens))
         if (self.add_space_prefix if strip_prefix is None else strip_prefix) and data.startswith(b" "):
@@ -353,15 +355,22 @@ class Tokenizer:
         if not skip_special:
             return self.token_bytes
         hidden = self._hidden
-        return lambda id: b"" if id in hidden else self.token_bytes(id)
+
+        def shown(id: int) -> bytes:
+            try:
+                return b"" if id in hidden else self.token_bytes(id)
+            except TypeError:  # what cannot be looked up
+                self._check(id)
+                raise
+
+        return shown
 
     @cached_property
     def _hidden(self) -> frozenset[int]:
         return frozenset(id for id, kind in self._table.special.items() if kind is not Kind.USER_DEFINED)
 
     def _check(self, id: int) -> None:
-        if not 0 <= id < self.n_vocab:
-            raise TokenizerError(f"expected a token id in 0 to {self.n_vocab - 1}, found {id}")
+        self._table.check(id)
 
     # ---- chat
 
@@ -391,6 +400,8 @@ class Tokenizer:
             TokenizerError: The file has no template that fits, and none was given.
         """
         source = name_or_source
+        if source is not None and not isinstance(source, str):
+            raise TokenizerError(f"expected a chat template as text, found {type(source).__name__}")
         if name_or_source is None:
             name = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
             source = self.chat_templates.get(name)

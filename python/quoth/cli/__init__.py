@@ -5,7 +5,7 @@ In: arguments. Out: results on stdout, everything else on stderr, an exit code. 
 
 U1  Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted.
 U2  What quoth or the system refuses is one line, `error: …`; `QUOTH_DEBUG=1` adds the traceback. Anything else is a
-    defect and shows its traceback.
+    defect and shows its traceback; in a conversation that somebody types it is one line, too, and the talk goes on.
 U3  stdout carries results alone, so it can be piped; colours and bars appear in terminals alone.
 U4  Text that comes from a file or a model cannot steer the terminal: control characters are shown, not sent.
 
@@ -28,7 +28,10 @@ def main(args: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    from quoth.cli._app import app  # noqa: PLC0415  `import quoth.cli` alone builds nothing
-    from quoth.cli._run import run  # noqa: PLC0415
+    try:  # most of the first tenth of a second goes by in these imports, and Ctrl-C may come at any time
+        from quoth.cli._app import app  # noqa: PLC0415  `import quoth.cli` alone builds nothing
+        from quoth.cli._run import run  # noqa: PLC0415
 
-    return run(app, args)
+        return run(app, args)
+    except KeyboardInterrupt:
+        return 130

@@ -34,6 +34,8 @@ __all__ = ["BLOCK", "Input", "Reader"]
 BLOCK: Final = '"""'
 PROMPT: Final = "> "
 CONTINUED: Final = ". "
+MAX_LINE_BYTES: Final = 64 << 20
+"""Far more than any context holds."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +68,7 @@ class Reader:
 
         Raises:
             KeyboardInterrupt: Ctrl-C. What was begun is dropped; the next input can be read.
-            QuothError: A line is not UTF-8.
+            QuothError: A line is not UTF-8, or longer than `MAX_LINE_BYTES`.
         """
         line = self._line(PROMPT)
         if line is None:
@@ -98,13 +100,17 @@ class Reader:
         try:
             if self._editor is not None:
                 with suppress(EOFError):
-                    return input(prompt)
+                    # Some locales let bytes that are no text through, as lone surrogates.
+                    return input(prompt).encode("utf-8", "surrogateescape").decode("utf-8")
                 sys.stdout.write("\n")
                 return None
             if self.typed:
                 sys.stderr.write(prompt)
                 sys.stderr.flush()
-            data = sys.stdin.buffer.readline()
+            data = sys.stdin.buffer.readline(MAX_LINE_BYTES + 1)
+            if len(data) > MAX_LINE_BYTES:
+                self.reading = False
+                raise QuothError(f"line {self._n_lines} of stdin has more than {MAX_LINE_BYTES} bytes, expected fewer")
             return data.decode("utf-8").removesuffix("\n").removesuffix("\r") if data else None
         except UnicodeDecodeError as error:
             found = f"byte 0x{error.object[error.start]:02x} at {error.start}"

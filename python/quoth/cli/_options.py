@@ -175,6 +175,16 @@ MarkDrafts: TypeAlias = Annotated[
 ]
 
 
+def check_speculation(*, no_spec: bool, ref: Sequence[str] | None, max_draft: int | None) -> None:
+    """Refuse options of drafting where nothing is drafted.
+
+    Raises:
+        OptionsError: There are some.
+    """
+    if no_spec and (ref or max_draft is not None):
+        raise OptionsError("--ref and --max-draft do not go with --no-spec, which drafts nothing")
+
+
 def biases(entries: Sequence[str]) -> dict[int, float]:
     """`ID=V` for each token.
 

@@ -57,8 +57,11 @@ def _open_closed() -> None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  it stays open
 
 
-def said(error: BaseException) -> int:
-    """Say what an error means, and give its exit code; raise it again if it is a defect."""
+def said(error: BaseException, *, raises: bool = True) -> int:
+    """Say what an error means, and give its exit code.
+
+    A defect is raised again if `raises`, else it is said too, as one.
+    """
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
@@ -70,7 +73,12 @@ def said(error: BaseException) -> int:
     if isinstance(error, QuothError | OSError | MemoryError):
         print(f"error: {visible(' '.join(_text(error).splitlines()))}", file=sys.stderr)
         return MISUSED if isinstance(error, OptionsError) else FAILED
-    raise error
+    if raises:
+        raise error
+    text = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+    more = "" if debugging() else " (QUOTH_DEBUG=1 shows where)"
+    print(f"error: a defect of quoth: {visible(' '.join(text.splitlines()))}{more}", file=sys.stderr)
+    return FAILED
 
 
 def _text(error: BaseException) -> str:

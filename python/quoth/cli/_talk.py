@@ -162,7 +162,10 @@ class Talk:
         if name not in COMMANDS:
             known = ", ".join(COMMANDS)
             raise OptionsError(f"unknown command {name}, expected {known}; a message that begins with / takes //")
-        COMMANDS[name].run(self, argument.strip())
+        argument = argument.strip()
+        if argument and not COMMANDS[name].takes:
+            raise OptionsError(f"expected nothing behind {name}, found {_short(argument)}")
+        COMMANDS[name].run(self, argument)
 
     def help(self, argument: str) -> None:
         """Explain."""
@@ -274,8 +277,17 @@ COMMANDS: Final = {
 
 
 def _path(argument: str) -> Path:
-    """A file that was named in a command."""
-    path = Path(argument).expanduser()
+    """A file that was named in a command.
+
+    Raises:
+        OptionsError: It cannot be the name of one.
+    """
+    if "\0" in argument:
+        raise OptionsError(f"expected a file, found a name with the character U+0000 at {argument.index(chr(0))}")
+    try:
+        path = Path(argument).expanduser()
+    except RuntimeError:
+        raise OptionsError(f"expected a file, found `{argument}`: there is no such user's folder") from None
     return Path.cwd() / path if argument == "-" else path  # elsewhere that name means stdin
 
 

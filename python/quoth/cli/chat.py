@@ -2,8 +2,8 @@
 
 In: a model, options, what is typed. Out: answers as they are decided.
 
-Where somebody types, errors are said and the session goes on, and Ctrl-C stops an answer alone. Where a program
-pipes its lines in, the first error ends it with its exit code, so that a script notices.
+Where somebody types, errors are said, defects too, and the session goes on; Ctrl-C stops an answer alone. Where a
+program pipes its lines in, the first error ends it with its exit code, so that a script notices.
 """
 # ruff: noqa: PLC0415 - see `quoth.cli`
 
@@ -39,6 +39,7 @@ from quoth.cli._options import (
     TopK,
     TopP,
     biases,
+    check_speculation,
 )
 from quoth.errors import OptionsError, QuothError
 
@@ -102,6 +103,7 @@ def chat(
     """
     if (show_drafts or mark_drafts) and no_spec:
         raise OptionsError("--show-drafts and --mark-drafts do not go with --no-spec")
+    check_speculation(no_spec=no_spec, ref=ref, max_draft=max_draft)
     from quoth.cli._input import Reader
     from quoth.cli._talk import COMMANDS, Talk
     from quoth.options import Sampling, Speculation
@@ -157,9 +159,11 @@ def _converse(reader: Reader, talk: Talk) -> None:
             if reader.reading:
                 print(file=sys.stderr)
                 continue
-        except (QuothError, OSError, MemoryError) as error:
+        except Exception as error:
             if not reader.typed or isinstance(error, BrokenPipeError):
                 raise
-            said(error)
+            if reader.reading and not isinstance(error, QuothError):
+                raise  # there is nothing to read from any more
+            said(error, raises=False)
         if reader.typed and not talk.over:
             print(file=sys.stderr)

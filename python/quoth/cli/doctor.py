@@ -54,13 +54,12 @@ def _facts() -> dict[str, Any]:
     from quoth.hub import cache_dir
 
     sets = [{"name": name, "detail": detail} for name, detail in _core.kernel_sets()]
-    forced = os.environ.get("QUOTH_KERNELS") or None
     usable = machine.usable_cores()
     return {
         "versions": {"quoth": __version__, "python": platform.python_version(), **_libraries()},
         "system": platform.platform(),
         "cpu": machine.cpu_name(),
-        "kernels": {"available": sets, "in_use": forced or sets[-1]["name"], "forced": forced is not None},
+        "kernels": {"available": sets, **_kernels(sets[-1]["name"])},
         "cores": {"logical": machine.cores(), "usable": usable, "quota": machine.cpu_quota()},
         "threads": {"physical": _core.default_threads(), **_threads(_core.default_threads())},
         "memory": {"total_bytes": machine.total_bytes(), "available_bytes": machine.available_bytes()},
@@ -84,6 +83,18 @@ def _version(name: str) -> str | None:
         return metadata.version(name)
     except metadata.PackageNotFoundError:
         return None
+
+
+def _kernels(best: str) -> dict[str, Any]:
+    """The instruction set that a model gets if nobody says otherwise; None, and why, if it would be refused."""
+    from quoth.errors import OptionsError
+    from quoth.model import _kernels
+
+    forced = bool(os.environ.get("QUOTH_KERNELS"))
+    try:
+        return {"in_use": _kernels(None) or best, "forced": forced, "error": None}
+    except OptionsError as error:
+        return {"in_use": None, "forced": forced, "error": str(error)}
 
 
 def _threads(physical: int) -> dict[str, Any]:
@@ -124,8 +135,10 @@ def _advice(facts: dict[str, Any]) -> Iterator[str]:
     """What somebody could change, the largest effects first."""
     sets, kernels = facts["kernels"]["available"], facts["kernels"]
     cores, threads, usable = facts["cores"], facts["threads"], facts["cores"]["usable"]
-    if kernels["forced"] and kernels["in_use"] not in {entry["name"] for entry in sets}:
-        yield f"QUOTH_KERNELS is {kernels['in_use']}, which this processor does not have: models cannot be loaded."
+    if kernels["error"]:
+        yield f"{kernels['error']}: models cannot be loaded."
+    elif kernels["in_use"] == "reference":
+        yield f"QUOTH_KERNELS is reference, plain code for tests; without it quoth takes {sets[-1]['detail']}."
     elif kernels["forced"] and kernels["in_use"] != sets[-1]["name"]:
         yield f"QUOTH_KERNELS is {kernels['in_use']}; without it quoth takes {sets[-1]['detail']}."
     elif sets[-1]["name"] == "scalar":
@@ -176,7 +189,7 @@ def _page(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("system", facts["system"]),
         ("processor", facts["cpu"]),
         ("instruction sets", ", ".join(entry["detail"] for entry in kernels["available"])),
-        ("in use", kernels["in_use"] + (" (from QUOTH_KERNELS)" if kernels["forced"] else "")),
+        ("in use", (kernels["in_use"] or "none") + (" (from QUOTH_KERNELS)" if kernels["forced"] else "")),
         ("cores", f"{cores['logical']} logical{affinity}{quota}"),
         ("threads", f"{threads['default']}, {source}"),
     ]

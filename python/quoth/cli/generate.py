@@ -39,6 +39,7 @@ from quoth.cli._options import (
     TopK,
     TopP,
     biases,
+    check_speculation,
 )
 from quoth.cli._prompt import as_tokens, prompt_text
 from quoth.cli._report import ended, print_stats, result_data
@@ -114,9 +115,15 @@ def generate(
         ),
     ] = False,
     pairs: Annotated[
-        int,
-        typer.Option("--pairs", metavar="N", min=3, help="With --compare: pairs of runs.", rich_help_panel=SPECULATION),
-    ] = 3,
+        int | None,
+        typer.Option(
+            "--pairs",
+            metavar="N",
+            min=3,
+            help="With --compare: pairs of runs. Default: 3.",
+            rich_help_panel=SPECULATION,
+        ),
+    ] = None,
     temperature: Temperature = 0.0,
     top_k: TopK = 0,
     top_p: TopP = 1.0,
@@ -142,6 +149,9 @@ def generate(
         raise OptionsError("--show-drafts and --mark-drafts do not go with --json, --compare or --no-spec")
     if compare and (no_spec or logprobs is not None or stats):
         raise OptionsError("--compare does not go with --no-spec, --logprobs or --stats")
+    if pairs is not None and not compare:
+        raise OptionsError("--pairs needs --compare, the only place where runs are paired")
+    check_speculation(no_spec=no_spec, ref=ref, max_draft=max_draft)
     from quoth.options import Sampling, Speculation
 
     sampling = Sampling(
@@ -163,7 +173,7 @@ def generate(
     tokens = as_tokens(loaded.tokenizer, text, raw=raw, special=special, system=system)
     limits = _Limits(tokens, max_tokens, tuple(stop or ()), logprobs)
     if compare:
-        _compare(loaded, sampling, speculation, references, limits, pairs=pairs, json_=json_)
+        _compare(loaded, sampling, speculation, references, limits, pairs=pairs or 3, json_=json_)
         return
     decoder = _decoder(loaded, sampling, None if no_spec else speculation, references)
     if json_:

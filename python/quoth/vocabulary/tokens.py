@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import cached_property
+from operator import index
 from typing import Any, Final
 
 from quoth._arguments import shown
@@ -221,6 +222,19 @@ class TokenTable:
             found.discard(self.ids["<|end|>"])  # in these vocabularies it ends a message inside a turn
         return frozenset(found)
 
+    def check(self, id: Any) -> None:
+        """Refuse what is not the id of a token.
+
+        Raises:
+            TokenizerError: The id is outside the vocabulary, or no whole number.
+        """
+        try:
+            if 0 <= index(id) < len(self.texts):
+                return
+        except TypeError:
+            pass
+        raise TokenizerError(f"expected a token id in 0 to {len(self.texts) - 1}, found {shown(id)}")
+
     def bytes_of(self, id: int) -> bytes:
         """Give the bytes that a token stands for.
 
@@ -233,11 +247,10 @@ class TokenTable:
         Raises:
             TokenizerError: The id is outside the vocabulary.
         """
-        known = self._bytes.get(id)
-        if known is not None:
-            return known
-        if not 0 <= id < len(self.texts):
-            raise TokenizerError(f"expected a token id in 0 to {len(self.texts) - 1}, found {id}")
+        try:
+            return self._bytes[id]
+        except (KeyError, TypeError):
+            self.check(id)
         text, kind = self.texts[id], self.kind(id)
         if kind is Kind.BYTE and text in BYTE_NAMES:
             value = bytes((BYTE_NAMES[text],))
