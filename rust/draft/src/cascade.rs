@@ -3,7 +3,7 @@
 //! In: committed tokens, top-k rows, references. Out: one draft a step, to the decoder. It is quoth's own draft source.
 //!
 //! D1  Candidates are the conversation's suffix index and the references, each with its match; where none has a match of
-//!     `min_match`, the recycling table. Under `Fixed` the longest match wins, ties to the conversation and then to the
+//!     `min_match`, the recycling matrix. Under `Fixed` the longest match wins, ties to the conversation and then to the
 //!     reference that was added first; under `BestRate` the greatest expected gain, the same order breaking ties.
 //! D2  Everything that follows the stream is asked only when the context ends with the last token it has seen.
 //! D3  A suggestion of `min_draft` tokens or more is pending until the next `observe` settles it: accepted is its common
@@ -12,7 +12,7 @@
 //! D5  Committed bigrams outlast the rows that were sampled in the same step: after `observe_topk` they are promoted again.
 //! D6  A reference joins at the place where it would be had it been there from the start.
 //!
-//! Cost: per committed token one append, one step of each reference's cursor, one place of the table.
+//! Cost: per committed token one append, one step of each reference's cursor, one row of the matrix.
 //! Source: Fucina's speculation index; `BestRate` and scoring without drafting are ours.
 
 use std::sync::Arc;
@@ -347,8 +347,8 @@ impl DraftSource for Cascade {
         Ok(())
     }
 
-    /// None: rows are taken where they are offered, but after each step the successors of what was committed are the committed bigrams (D5). Asking
-    /// would cost every verification; replays with rows and without were equal token for token.
+    /// None: rows are taken where they are offered, but a chain follows first columns, and after each step those are the committed bigrams (D5). Asking
+    /// would cost every verification and change no draft.
     fn topk(&self) -> usize {
         0
     }

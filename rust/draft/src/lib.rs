@@ -14,7 +14,7 @@
 //! | `source` | the contract between a decoder and whoever guesses |
 //! | `suffix`, `edges` | the longest end of the stream that occurred before; the edges of its graph |
 //! | `frozen` | the same graph of a finished document, read by cursors |
-//! | `recycle` | the newest successor of each token |
+//! | `recycle` | successors from logits that verification has paid for |
 //! | `cascade` | who drafts now |
 //! | `policy`, `score` | how much to draft; acceptance by match length |
 //! | `ledger`, `window` | the book of one source; its rolling acceptance |
@@ -49,7 +49,7 @@ pub use error::{IndexError, OptionsError, ReferenceError};
 pub use frozen::{Cursor, FrozenIndex};
 pub use gate::{Gate, GateOptions, GateReason, GateState, GateStats};
 pub use policy::{CascadeOptions, Policy};
-pub use recycle::Recycler;
+pub use recycle::{Recycler, WIDTH};
 pub use replay::{ReplayError, ReplayOptions, ReplayReport, ReplayStep, Turn, replay, replay_turns};
 pub use score::{BUCKETS, BucketRate};
 pub use source::{DraftSource, SourceError, SourceStats, TopkRow};

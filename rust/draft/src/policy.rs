@@ -41,7 +41,7 @@ pub struct CascadeOptions {
     pub min_match: usize,
     /// Shortest draft worth suggesting, 1 to 64: the decoder's own bound, or drafts are counted that it never verifies.
     pub min_draft: usize,
-    /// Whether to keep the recycling table.
+    /// Whether to keep the recycling matrix.
     pub recycling: bool,
     /// Longest recycling draft, `min_draft` to 64.
     pub chain: usize,
