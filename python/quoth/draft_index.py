@@ -33,7 +33,8 @@ class DraftIndex:
         min_draft: Shortest draft worth suggesting. None: 1.
         min_match: Shortest repeated run of tokens that is quoted from. None: as `policy` needs.
         policy: `best-rate` or `fixed`, as in `Speculation`.
-        recycling: Whether to draft from `observe_topk` and committed pairs.
+        recycling: Whether to draft, where no longer run is repeated, the newest known successor of each token: from
+            committed pairs and the best of each row of `observe_topk`.
         costs: Cost of verifying k tokens, in plain steps, by k, for `best-rate`.
 
     Raises:

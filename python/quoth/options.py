@@ -189,8 +189,8 @@ class Speculation:
         min_match: Shortest repeated run of tokens that is quoted from. None: as the measured costs suggest.
         policy: `best-rate` drafts as much as pays by the measured costs and the acceptance so far; `fixed` drafts 1 +
             the matched length.
-        recycling: Whether to draft from the probable tokens that earlier verifications showed. Costs 32 bytes a
-            vocabulary token.
+        recycling: Whether to draft, where no longer run is repeated, what came after a token the last time. Costs 32
+            bytes a vocabulary token.
         costs: Cost of verifying k tokens, in plain steps, by k. None: what `quoth bench verify` measured for this
             model, machine, threads and instruction set, or else a shipped table, one for dense models and one for
             mixtures of experts.

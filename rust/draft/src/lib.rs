@@ -14,7 +14,7 @@
 //! | `source` | the contract between a decoder and whoever guesses |
 //! | `suffix`, `edges` | the longest end of the stream that occurred before; the edges of its graph |
 //! | `frozen` | the same graph of a finished document, read by cursors |
-//! | `recycle` | successors from logits that verification has paid for |
+//! | `recycle` | the newest successors of each token |
 //! | `cascade` | who drafts now |
 //! | `policy`, `score` | how much to draft; acceptance by match length |
 //! | `ledger`, `window` | the book of one source; its rolling acceptance |

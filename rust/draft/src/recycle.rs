@@ -1,12 +1,13 @@
-//! Token recycling: drafts from logits that verification has already paid for.
+//! Token recycling: drafts from the newest known successors of each token.
 //!
-//! In: committed bigrams, top-k rows of verification. Out: drafts, to `cascade`, where no longer match exists.
+//! In: committed bigrams, and top-k rows where somebody offers them. Out: drafts, to `cascade`, where no longer match exists.
 //!
 //! R1  Row t holds the newest known successors of token t, best first: at most `WIDTH`, each once if its source was so.
 //! R2  An unseen place is empty, and a walk ends there, at a token outside the vocabulary, or at the caller's limit.
 //! R3  `overwrite` replaces a row whole; `promote` moves a committed successor to the front, pushing out the last.
 //!
-//! The walk follows first columns, so it can circle; the limit is what bounds it.
+//! The walk follows first columns, so it can circle; the limit is what bounds it. quoth's own decoder offers no rows (`Cascade::topk` is 0): after each
+//! step the committed bigrams would stand before them (D5 in `cascade`), so its drafts come from bigrams alone.
 //! Cost: `n_vocab` x 8 x 4 bytes, asked for at construction as zero pages, which take no memory until they are written.
 //! Source: Token Recycling (Luo et al. 2024). The promotion of committed bigrams is Fucina's.
 
