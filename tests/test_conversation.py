@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import random
@@ -12,6 +13,10 @@ import pytest
 
 import quoth
 from scripted import CHATML, EOT, FAMILY, LETTERS, PHRASE, STOP, Scripted
+from sources import OPEN
+
+EAGER = quoth.Speculation(gate=OPEN, costs={1: 1.0})
+"""Drafts whenever it can: where a test counts drafts, the gate must not look at the clock."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +96,7 @@ def test_a_second_turn_computes_only_what_is_new(model, scripted):
 
 
 def test_a_second_turn_drafts_from_its_first_step(model, scripted):
-    chat = model.conversation()
+    chat = model.conversation(speculation=EAGER)
     chat.reply("Hi", sampling=scripted.say("hello"))
     second = chat.reply("Hi", sampling=scripted.say("hello"), max_tokens=5)
     assert second.stats.accepted > 0
@@ -178,7 +183,7 @@ def test_every_end_of_generation_of_the_model_ends_an_answer(model, scripted, sc
         ("astride", "d", "re", 0, 0),
     ],
 )
-@pytest.mark.parametrize("speculation", [True, None])
+@pytest.mark.parametrize("speculation", [EAGER, None], ids=["speculation", "plain"])
 def test_nothing_of_a_stop_text_stays_and_all_of_the_text_does(  # noqa: PLR0917
     model, scripted, speculation, script, stop, text, n_tokens, n_kept
 ):
@@ -557,7 +562,7 @@ def test_an_edit_replaces_the_last_turn_once_its_answer_begins(model, scripted):
 
 
 def test_after_an_edit_only_what_changed_is_computed_and_the_index_knows_only_what_is(model, scripted):
-    chat = model.conversation(speculation=quoth.Speculation(recycling=False))
+    chat = model.conversation(speculation=dataclasses.replace(EAGER, recycling=False))
     chat.reply("a", sampling=scripted.say("hello"))
     kept = len(chat.tokens)
     chat.reply("b", sampling=scripted.say("phrase"), max_tokens=30)
@@ -650,7 +655,7 @@ def test_a_fork_of_an_open_answer_has_what_was_handed_out(model, scripted):
 
 
 def test_references_have_the_same_handles_in_a_fork(model, scripted):
-    chat = model.conversation(speculation=quoth.Speculation(recycling=False))
+    chat = model.conversation(speculation=dataclasses.replace(EAGER, recycling=False))
     gone = chat.add_reference("something else")
     kept = chat.add_reference(scripted.tokens["phrase"])
     assert chat.remove_reference(gone)
