@@ -21,7 +21,10 @@ LEVELS: Final = 64
 
 def shown(value: object) -> str:
     """A value for a message: short, on one line."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:  # of a stranger's object, or of lists that are too deep
+        text = f"<{type(value).__name__}>"
     return text if len(text) <= 80 else f"{text[:79]}…"
 
 
