@@ -122,7 +122,7 @@ class Decoder:
         self._last_stop: str | int | None = None
         self._warned: str | None = None
         self._generation = 0
-        self._starting = Lock()
+        self._held = Lock()
         self._seed_is_due = False  # whether the core may have the seed of a request that never began
         self._worker = Worker()
         self._core: _core.Decoder
@@ -181,8 +181,9 @@ class Decoder:
         """
         request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=False, progress=progress)
         tokens, seed = self._prompt(prompt), self._own_seed(seed)
-        first, _ = self._begin(tokens, request, progress, seed)
-        rest = first if first[6] is not None else self._core.run()
+        with self._claim():
+            first = self._begin(tokens, request, progress, seed)
+            rest = first if first[6] is not None else self._core.run()
         rows = (first,) if rest is first else (first, rest)
         finish = rest[6]
         assert finish is not None, "the core ends every generation with a reason"
@@ -318,7 +319,8 @@ class Decoder:
     def _chunks(
         self, tokens: list[int], request: _Request, progress: Progress | None, seed: int | None = None
     ) -> Iterator[Chunk]:
-        row, generation = self._begin(tokens, request, progress, seed)
+        with self._claim():
+            row, generation = self._begin(tokens, request, progress, seed), self._generation
         step = 0
         while True:
             ids, text, lps, drafted, accepted, source, finish = row
@@ -337,9 +339,10 @@ class Decoder:
             )
             if finish is not None:
                 return
-            if generation != self._generation:
-                raise BusyError("the decoder was used for something else meanwhile, so this generation is over")
-            row = self._core.step()
+            with self._claim():
+                if generation != self._generation:
+                    raise BusyError("the decoder was used for something else meanwhile, so this generation is over")
+                row = self._core.step()
             step += 1
 
     def _request(
@@ -374,11 +377,9 @@ class Decoder:
         """The seed of a request, checked."""
         return None if seed is None else whole("seed", seed, 0, 2**64 - 1, or_none=True)
 
-    def _begin(
-        self, tokens: list[int], request: _Request, progress: Progress | None, seed: int | None
-    ) -> tuple[_core._Step, int]:
-        """Take in a prompt; the first step and the number of the generation. A request that the core refuses leaves
-        seed, stop and open streams as they were."""
+    def _begin(self, tokens: list[int], request: _Request, progress: Progress | None, seed: int | None) -> _core._Step:
+        """Take in a prompt, for who holds the decoder. A request that the core refuses leaves seed, stop and open
+        streams as they were."""
         told = False
 
         def tell(done: int, total: int) -> object:
@@ -386,21 +387,19 @@ class Decoder:
             told = True
             return None if progress is None else progress(done, total)
 
-        # Between the seed and the request that it is for, nobody else may begin one.
-        with self._claim():
-            try:
-                chosen = self._seed if seed is None else seed
-                if seed is not None or self._seed_is_due:
-                    self._seed_is_due = True
-                    self._core.set_sampling(_CoreSampling(self.sampling), chosen)
-                row = self._core.begin(tokens, request, None if progress is None else tell)
-                self._over()
-                self._seed, self._seed_is_due = chosen, False
-                return row, self._generation
-            except BaseException as error:
-                if told or not isinstance(error, (OptionsError, ContextFullError, BusyError)):
-                    self._over()  # some of the prompt has taken the place of what was there
-                raise
+        chosen = self._seed if seed is None else seed
+        try:
+            if seed is not None or self._seed_is_due:
+                self._seed_is_due = True
+                self._core.set_sampling(_CoreSampling(self.sampling), chosen)
+            row = self._core.begin(tokens, request, None if progress is None else tell)
+            self._over()
+            self._seed, self._seed_is_due = chosen, False
+        except BaseException as error:
+            if told or not isinstance(error, (OptionsError, ContextFullError, BusyError)):
+                self._over()  # some of the prompt has taken the place of what was there
+            raise
+        return row
 
     def _over(self) -> None:
         """Whatever was being generated is so no more."""
@@ -408,10 +407,11 @@ class Decoder:
         self._last_stop = None
 
     def _claim(self) -> AbstractContextManager[object]:
-        """The right to begin, to be held by a `with`. Who comes second is refused; only in a race does one wait."""
-        if self._starting.locked():
+        """The decoder, to be held by a `with` for what takes two calls of the core. Who comes second is refused; only
+        in a race of two threads does one wait for the other."""
+        if self._held.locked():
             raise BusyError("the decoder is in use by another caller")
-        return self._starting
+        return self._held
 
     def _warn_if_disabled(self) -> None:
         speculation = self._core.speculation_stats()
@@ -516,13 +516,16 @@ class Decoder:
         Raises:
             OptionsError: `n` is negative, or layers with a sliding window no longer keep what is needed.
         """
-        self._core.rewind(min(whole("n", n, 0), self.model.n_ctx + 1))  # a full context and the token it carries
-        self._generation += 1
+        n = min(whole("n", n, 0), self.model.n_ctx + 1)  # a full context and the token it carries
+        with self._claim():
+            self._core.rewind(n)
+            self._generation += 1
 
     def reset(self) -> None:
         """Forget all tokens. Options and references stay."""
-        self._core.reset()
-        self._generation += 1
+        with self._claim():
+            self._core.reset()
+            self._generation += 1
 
     def fork(self) -> Decoder:
         """An independent decoder at the same point, with the same options and references.
