@@ -267,34 +267,55 @@ def test_a_prompt_that_was_stopped_on_its_way_ends_open_streams_and_leaves_the_s
     assert decoder.generate(PROMPT, max_tokens=30, stop_at_eog=False).tokens == plain(model, PROMPT, 30)
 
 
-def test_of_many_callers_with_seeds_each_gets_the_whole_text_of_its_own() -> None:
+class Between:
+    """A core behind each call of which, before its caller goes on, another caller comes by."""
+
+    def __init__(self, core: object, other: Callable[[], None]) -> None:
+        self._core, self._other, self._met = core, other, False
+
+    def __getattr__(self, name: str) -> object:
+        real = getattr(self._core, name)
+
+        def call(*arguments: object) -> object:
+            result = real(*arguments)
+            if not self._met:
+                self._met = True
+                self._other()
+                self._met = False
+            return result
+
+        return call if name in ("set_sampling", "begin", "step", "run") else real
+
+
+@pytest.mark.parametrize("how", ["generate", "stream"])
+def test_who_comes_between_the_calls_of_a_request_is_refused(how: str) -> None:
     model = tiny()
     decoder = model.decoder(sampling=WARM)
-    expected = {seed: plain(model, PROMPT, 12, replace(WARM, seed=seed)) for seed in range(100, 104)}
-    wrong: list[int] = []
-    done: list[int] = []
-    end = time.monotonic() + 60
+    expected = plain(model, PROMPT, 12, replace(WARM, seed=99))
+    uses: list[Callable[[], object]] = [
+        lambda: decoder.generate([1, 2, 3], max_tokens=2, seed=5),
+        lambda: list(decoder.stream([1, 2, 3], max_tokens=2)),
+        lambda: decoder.set_sampling(quoth.Sampling(temperature=2.0)),
+        lambda: decoder.rewind(1),
+        decoder.reset,
+    ]
+    met: list[str] = []
 
-    def work(seed: int) -> None:
-        while done.count(seed) < 15 and time.monotonic() < end:
-            try:
-                found = decoder.generate(PROMPT, max_tokens=12, stop_at_eog=False, seed=seed)
-            except quoth.BusyError:
-                time.sleep(0)
-                continue
-            if found.tokens != expected[seed]:
-                wrong.append(seed)
-            done.append(seed)
+    def other() -> None:
+        for use in uses:
+            with pytest.raises(quoth.BusyError, match="in use by another caller") as caught:
+                pool.submit(use).result(60)
+            met.append(str(caught.value))
 
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(5e-6)
-    try:
-        with ThreadPoolExecutor(4) as pool:
-            list(pool.map(work, expected))
-    finally:
-        sys.setswitchinterval(before)
-    assert len(done) == 60
-    assert wrong == []
+    with ThreadPoolExecutor(1) as pool:
+        decoder._core = Between(decoder._core, other)  # type: ignore[assignment]
+        if how == "generate":
+            found = decoder.generate(PROMPT, max_tokens=12, stop_at_eog=False, seed=99).tokens
+        else:
+            chunks = decoder.stream(PROMPT, max_tokens=12, stop_at_eog=False, seed=99)
+            found = tuple(token for chunk in chunks for token in chunk.tokens)
+    assert found == expected
+    assert len(met) >= 3 * len(uses)
 
 
 # ---- looking at what is in use
