@@ -691,6 +691,37 @@ def test_a_fork_has_a_source_of_its_own(model, scripted):
         assert own.seen == one.tokens
 
 
+def test_a_source_says_how_it_is_copied_and_one_that_cannot_be_is_refused(model, scripted):
+    class Own(Source):
+        def __init__(self) -> None:
+            super().__init__("silent")
+            self.lock = threading.Lock()
+
+    class Sharing(Own):
+        def __deepcopy__(self, memo):
+            return self
+
+    for speculating in (Own(), quoth.Speculation(source=Own())):
+        chat = model.conversation(speculation=speculating, max_tokens=3)
+        chat.reply("a")
+        before = chat.messages, chat.tokens
+        for use in (chat.fork, chat.decoder.fork):
+            with pytest.raises(quoth.OptionsError, match=r"source cannot be copied for the fork: TypeError: .*lock"):
+                use()
+        assert (chat.messages, chat.tokens) == before
+        assert chat.reply("b").tokens
+    chat = model.conversation(speculation=Sharing())
+    assert chat.fork().decoder.speculation.source is chat.decoder.speculation.source
+
+
+def test_a_conversation_can_be_printed_while_it_computes(model):
+    chat = model.conversation(max_tokens=2, speculation=None)
+    seen = []
+    chat.reply("x" * 700, progress=lambda done, total: seen.append(repr(chat)))
+    assert set(seen) == {"Conversation(0 messages, Decoder(plain, in use))"}
+    assert repr(chat) == f"Conversation(2 messages, Decoder(plain, {len(chat.decoder.history)} tokens))"
+
+
 def test_references_have_the_same_handles_in_a_fork(model, scripted):
     chat = model.conversation(speculation=dataclasses.replace(EAGER, recycling=False))
     gone = chat.add_reference("something else")
