@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import gc
+import math
 import threading
 import time
 
@@ -12,7 +13,7 @@ import pytest
 
 import quoth
 from quoth.asynchronous import AsyncSteps
-from scripted import PHRASE, Scripted
+from scripted import PHRASE, STOP, Scripted
 
 PROMPT = "all work and no play, the user said; "
 SAMPLING = quoth.Sampling(temperature=0.9, top_k=30, seed=6)
@@ -38,12 +39,17 @@ async def collect(steps):
     return [chunk async for chunk in steps]
 
 
-def plain(chunks):
-    return [dataclasses_without_time(chunk) for chunk in chunks]
-
-
-def dataclasses_without_time(chunk):
-    return (chunk.text, chunk.tokens, chunk.step, chunk.logprobs, chunk.finish_reason)
+def joined(chunks):
+    """What chunks say together. How many there are is the gate's choice, which looks at the clock."""
+    chunks = list(chunks)
+    assert [chunk.step for chunk in chunks] == list(range(len(chunks)))
+    assert [chunk.finish_reason for chunk in chunks[:-1]] == [None] * (len(chunks) - 1)
+    return (
+        "".join(chunk.text for chunk in chunks),
+        [token for chunk in chunks for token in chunk.tokens],
+        [row for chunk in chunks for row in chunk.logprobs],
+        chunks[-1].finish_reason,
+    )
 
 
 # ---- equal
@@ -58,7 +64,7 @@ def test_agenerate_gives_what_generate_gives(model):
 def test_astream_gives_what_stream_gives(model):
     expected = list(model.decoder(sampling=SAMPLING).stream(PROMPT, max_tokens=40, logprobs=2))
     chunks = asyncio.run(collect(model.decoder(sampling=SAMPLING).astream(PROMPT, max_tokens=40, logprobs=2)))
-    assert plain(chunks) == plain(expected)
+    assert joined(chunks) == joined(expected)
 
 
 def test_asend_and_areply_give_what_send_and_reply_give(model):
@@ -69,9 +75,9 @@ def test_asend_and_areply_give_what_send_and_reply_give(model):
         return chunks, await chat.areply("b", logprobs=1), await collect(chat.asend("c", stop="a"))
 
     first, second, third = asyncio.run(talk())
-    assert plain(first) == plain(twin.send("a", logprobs=1))
+    assert joined(first) == joined(twin.send("a", logprobs=1))
     same(second, twin.reply("b", logprobs=1))
-    assert plain(third) == plain(twin.send("c", stop="a"))
+    assert joined(third) == joined(twin.send("c", stop="a"))
     assert (chat.messages, chat.tokens) == (twin.messages, twin.tokens)
 
 
@@ -115,6 +121,22 @@ class Slow:
         self.threads.add(threading.get_ident())
         self.steps += 1
         time.sleep(self.seconds)
+
+
+class Held:
+    """A draft source that holds up every step from a certain one on until it is let go; the first one is the prompt."""
+
+    def __init__(self, first: float = 1) -> None:
+        self.first = first
+        self.free = threading.Event()
+        self.steps = 0
+
+    def suggest(self, context, max_tokens):
+        return []
+
+    def observe(self, committed):
+        self.steps += 1
+        assert self.steps < self.first or self.free.wait(60)
 
 
 class Watch:
@@ -176,13 +198,15 @@ def test_conversations_of_one_model_run_side_by_side(model):
 
 
 def test_a_decoder_serves_one_caller_at_a_time(told, scripted):
-    decoder = told.decoder(sampling=scripted.say("phrase"), speculation=quoth.Speculation(source=Slow(0.1)))
+    source = Held()
+    decoder = told.decoder(sampling=scripted.say("phrase"), speculation=quoth.Speculation(source=source))
 
     async def clash():
         first = asyncio.create_task(decoder.agenerate("Hi\n", max_tokens=4))
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0)
         with pytest.raises(quoth.BusyError):
             await decoder.agenerate("Hi\n")
+        source.free.set()
         return await first
 
     assert asyncio.run(clash()).text.startswith("all")
@@ -201,22 +225,55 @@ def test_a_stream_that_was_overtaken_is_over(told, scripted):
     asyncio.run(overtake())
 
 
+@pytest.mark.parametrize("way", ["astream", "asend"])
+def test_of_two_tasks_that_want_the_next_chunk_the_first_gets_it(told, scripted, way):
+    source = Held()
+    speculation = quoth.Speculation(source=source)
+    say = scripted.say("hello")
+    decoder = told.decoder(sampling=say, speculation=speculation)
+    chat = told.conversation(sampling=say, speculation=speculation)
+
+    async def run():
+        steps = decoder.astream("Hi\n", stop=STOP) if way == "astream" else chat.asend("Hi")
+        chunks = []
+        for _ in range(3):
+            source.free.clear()
+            first = asyncio.create_task(anext(steps))
+            await asyncio.sleep(0)
+            for _ in range(2):
+                with pytest.raises(quoth.BusyError, match="another task waits for the next step"):
+                    await anext(steps)
+            source.free.set()
+            chunks.append(await first)
+        chunks += await collect(steps)
+        with pytest.raises(StopAsyncIteration):
+            await anext(steps)
+        return chunks
+
+    assert joined(asyncio.run(run()))[0] == "Hello, you there!."
+    if way == "asend":
+        assert chat.messages[-1]["content"] == "Hello, you there!."
+
+
 # ---- cancellation
 
 
-async def cancelled_after(coroutine, ready):
-    """Cancel a task once something has happened, and wait for its end."""
+async def cancelled_after(coroutine, ready, free=None):
+    """Cancel a task once something has happened, then let go what was held, and wait for its end."""
     task = asyncio.create_task(coroutine)
     while not ready():
         await asyncio.sleep(0.001)
     task.cancel()
+    if free is not None:
+        await asyncio.sleep(0.01)  # the cancellation arrives first
+        free.set()
     with pytest.raises(asyncio.CancelledError):
         await task
 
 
 @pytest.mark.parametrize("way", ["agenerate", "astream"])
 def test_a_cancelled_decoder_stops_after_the_step_under_way(told, scripted, way):
-    source = Slow(0.1)
+    source = Held(3)
     decoder = told.decoder(sampling=scripted.say("phrase"), speculation=quoth.Speculation(source=source))
 
     async def work():
@@ -226,25 +283,24 @@ def test_a_cancelled_decoder_stops_after_the_step_under_way(told, scripted, way)
             await collect(decoder.astream("Hi\n", max_tokens=1000))
 
     async def run():
-        await cancelled_after(work(), lambda: source.steps >= 3)
-        steps, history = source.steps, decoder.history
-        await asyncio.sleep(0.3)
-        assert source.steps == steps <= 4, "nothing computes after the cancellation arrived"
+        await cancelled_after(work(), lambda: source.steps == 3, source.free)
+        history = decoder.history
+        await asyncio.sleep(0.1)
+        assert source.steps == 3, "nothing computes after the cancellation arrived"
         assert decoder.history == history
 
     asyncio.run(run())
-    source.seconds = 0
     expected = told.decoder(sampling=scripted.say("phrase"), speculation=None).generate("Hi\n", max_tokens=40)
     same(decoder.generate("Hi\n", max_tokens=40), expected)
 
 
 @pytest.mark.parametrize("handed_out", [0, 1, 3])
 def test_a_cancelled_answer_ends_with_the_last_chunk_that_was_handed_out(told, scripted, handed_out):
-    source = Slow(0.05)
+    source = Held(math.inf)
     chat = told.conversation(speculation=quoth.Speculation(source=source))
     chat.reply("a", sampling=scripted.say("hello"))
     before = chat.messages
-    source.steps, source.seconds = 0, 0.1
+    source.steps, source.first = 0, handed_out + 2
     got = []
 
     async def read():
@@ -259,7 +315,7 @@ def test_a_cancelled_answer_ends_with_the_last_chunk_that_was_handed_out(told, s
 
     async def run():
         # Once while a step is under way, so that its tokens are committed and handed to nobody.
-        await cancelled_after(read_on(), lambda: len(got) >= handed_out and source.steps > handed_out + 1)
+        await cancelled_after(read_on(), lambda: source.steps == handed_out + 2, source.free)
         during = [token for chunk in got for token in chunk.tokens]
         assert len(got) == handed_out
         if handed_out:
@@ -269,7 +325,6 @@ def test_a_cancelled_answer_ends_with_the_last_chunk_that_was_handed_out(told, s
             assert chat.messages == before
         twin = told.conversation(speculation=None)
         twin._entries = list(chat._entries)
-        source.seconds = 0
         same(await chat.areply("c", sampling=scripted.say("hello")), twin.reply("c", sampling=scripted.say("hello")))
         # And once between two steps.
         got.clear()
@@ -294,15 +349,16 @@ def test_a_cancelled_reply_has_not_happened(told, scripted):
 
 def test_a_cancelled_prompt_stops_after_the_pass_under_way(told):
     passes = []
+    free = threading.Event()
     chat = told.conversation()
     long = "x" * 3900
 
     def count(done, total):
         passes.append(done)
-        time.sleep(0.1)
+        assert free.wait(60)
 
-    asyncio.run(cancelled_after(collect(chat.asend(long, progress=count)), lambda: passes))
-    assert len(passes) <= 2
+    asyncio.run(cancelled_after(collect(chat.asend(long, progress=count)), lambda: passes, free))
+    assert len(passes) == 1
     assert passes[-1] <= 1024
     assert chat.messages == []
     twin = told.conversation(speculation=None)
@@ -366,7 +422,7 @@ def test_leaving_an_async_for_early_needs_nothing_else(told, scripted):
 
 @pytest.mark.parametrize("step", [1, 2, 4])
 def test_closing_while_a_step_is_under_way_ends_with_that_step(told, scripted, step):
-    source = Slow(0.2)
+    source = Held(step)
     chat = told.conversation(speculation=quoth.Speculation(source=source))
 
     async def run():
@@ -375,12 +431,12 @@ def test_closing_while_a_step_is_under_way_ends_with_that_step(told, scripted, s
         while source.steps < step:
             await asyncio.sleep(0.001)
         await steps.aclose()
+        source.free.set()
         chunks = await reader
         assert len(chunks) == max(step - 1, 0), "the prompt is observed before its first token"
         assert "".join(chunk.text for chunk in chunks) == "".join(m["content"] for m in chat.messages[1:])
 
     asyncio.run(run())
-    source.seconds = 0
     assert chat.reply("b", sampling=scripted.say("hello")).text == "Hello, you there!."
 
 

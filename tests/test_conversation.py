@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import json
 import random
@@ -11,7 +12,12 @@ import threading
 import pytest
 
 import quoth
+from quoth.transcript import groups
 from scripted import CHATML, EOT, FAMILY, LETTERS, PHRASE, STOP, Scripted
+from sources import OPEN, Source, speculation
+
+EAGER = quoth.Speculation(gate=OPEN, costs={1: 1.0})
+"""Drafts whenever it can: where a test counts drafts, the gate must not look at the clock."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +97,7 @@ def test_a_second_turn_computes_only_what_is_new(model, scripted):
 
 
 def test_a_second_turn_drafts_from_its_first_step(model, scripted):
-    chat = model.conversation()
+    chat = model.conversation(speculation=EAGER)
     chat.reply("Hi", sampling=scripted.say("hello"))
     second = chat.reply("Hi", sampling=scripted.say("hello"), max_tokens=5)
     assert second.stats.accepted > 0
@@ -178,7 +184,7 @@ def test_every_end_of_generation_of_the_model_ends_an_answer(model, scripted, sc
         ("astride", "d", "re", 0, 0),
     ],
 )
-@pytest.mark.parametrize("speculation", [True, None])
+@pytest.mark.parametrize("speculation", [EAGER, None], ids=["speculation", "plain"])
 def test_nothing_of_a_stop_text_stays_and_all_of_the_text_does(  # noqa: PLR0917
     model, scripted, speculation, script, stop, text, n_tokens, n_kept
 ):
@@ -557,7 +563,7 @@ def test_an_edit_replaces_the_last_turn_once_its_answer_begins(model, scripted):
 
 
 def test_after_an_edit_only_what_changed_is_computed_and_the_index_knows_only_what_is(model, scripted):
-    chat = model.conversation(speculation=quoth.Speculation(recycling=False))
+    chat = model.conversation(speculation=dataclasses.replace(EAGER, recycling=False))
     chat.reply("a", sampling=scripted.say("hello"))
     kept = len(chat.tokens)
     chat.reply("b", sampling=scripted.say("phrase"), max_tokens=30)
@@ -649,8 +655,75 @@ def test_a_fork_of_an_open_answer_has_what_was_handed_out(model, scripted):
     same(fork.reply("b", max_tokens=3), twin.reply("b", max_tokens=3))
 
 
+def test_a_fork_has_the_results_and_the_statistics_of_its_origin(model, scripted):
+    chat = model.conversation(speculation=None)
+    for _ in range(2):
+        chat.reply("a", sampling=scripted.say("hello"))
+    fork = chat.fork()
+    assert fork.results == chat.results
+    assert fork.stats == chat.stats
+    assert fork.stats.committed == sum(result.stats.committed for result in fork.results) > 0
+    stream = chat.send("b", sampling=scripted.say("phrase"), max_tokens=9)
+    next(stream)
+    open_ = chat.fork()
+    assert (open_.results, open_.stats) == (fork.results, fork.stats), "an answer that is coming is in neither"
+    list(stream)
+    fork.reply("c", max_tokens=4)
+    for other, committed in ((chat, 9), (fork, 4), (open_, 0)):
+        assert other.stats.committed == open_.stats.committed + committed
+        assert other.stats.committed == sum(result.stats.committed for result in other.results)
+
+
+def test_a_fork_has_a_source_of_its_own(model, scripted):
+    stream = [*model.conversation().tokens, *scripted.tokens["phrase"] * 3]
+    source = Source("perfect", [stream], n_vocab=model.n_vocab)
+    chat = model.conversation(speculation=speculation(source))
+    chat.reply("a", sampling=scripted.say("phrase"), max_tokens=9)
+    fork = chat.fork()
+    other = fork.decoder.speculation.source
+    assert other is not source
+    # By turns, so that each would be told what the other decoder does.
+    for n in range(3):
+        for one in (chat, fork):
+            one.reply(f"turn {n} of {one is chat}", sampling=scripted.say("phrase"), max_tokens=9)
+    for one, own in ((chat, source), (fork, other)):
+        assert own.faults == []
+        assert own.seen == one.tokens
+
+
+def test_a_source_says_how_it_is_copied_and_one_that_cannot_be_is_refused(model, scripted):
+    class Own(Source):
+        def __init__(self) -> None:
+            super().__init__("silent")
+            self.lock = threading.Lock()
+
+    class Sharing(Own):
+        def __deepcopy__(self, memo):
+            return self
+
+    for speculating in (Own(), quoth.Speculation(source=Own())):
+        chat = model.conversation(speculation=speculating, max_tokens=3)
+        chat.reply("a")
+        before = chat.messages, chat.tokens
+        for use in (chat.fork, chat.decoder.fork):
+            with pytest.raises(quoth.OptionsError, match=r"source cannot be copied for the fork: TypeError: .*lock"):
+                use()
+        assert (chat.messages, chat.tokens) == before
+        assert chat.reply("b").tokens
+    chat = model.conversation(speculation=Sharing())
+    assert chat.fork().decoder.speculation.source is chat.decoder.speculation.source
+
+
+def test_a_conversation_can_be_printed_while_it_computes(model):
+    chat = model.conversation(max_tokens=2, speculation=None)
+    seen = []
+    chat.reply("x" * 700, progress=lambda done, total: seen.append(repr(chat)))
+    assert set(seen) == {"Conversation(0 messages, Decoder(plain, in use))"}
+    assert repr(chat) == f"Conversation(2 messages, Decoder(plain, {len(chat.decoder.history)} tokens))"
+
+
 def test_references_have_the_same_handles_in_a_fork(model, scripted):
-    chat = model.conversation(speculation=quoth.Speculation(recycling=False))
+    chat = model.conversation(speculation=dataclasses.replace(EAGER, recycling=False))
     gone = chat.add_reference("something else")
     kept = chat.add_reference(scripted.tokens["phrase"])
     assert chat.remove_reference(gone)
@@ -869,6 +942,89 @@ def test_an_interrupted_turn_that_had_trimmed_gives_the_turns_back(scripted):
     assert (chat.messages, chat.trimmed) == (before, 0)
     chat.reply("c" * 80, sampling=scripted.say("phrase"))
     assert chat.trimmed == 1
+
+
+def linearly(chat, kept, new, max_tokens):
+    """How many turns have to go, found one by one; None where the message alone does not fit."""
+    n_ctx = chat.model.n_ctx
+    head, turns = groups(kept)
+    for dropped in range(len(turns) + 1):
+        entries = [*head, *(entry for turn in turns[dropped:] for entry in turn), *new]
+        n_tokens = len(chat._transcript.prompt(entries).tokens)
+        if n_tokens + min(max_tokens, n_ctx // 4) <= n_ctx:
+            return dropped
+    return dropped if n_tokens <= n_ctx else None
+
+
+def turns_of(n, seed):
+    draw = random.Random(seed)
+    said = [{"role": "system", "content": "Be kind."}] if seed % 2 else []
+    for number in range(n):
+        said.append({"role": "user", "content": f"{number} " + "q" * draw.choice([0, 3, 40])})
+        said += [{"role": "assistant", "content": "a" * draw.choice([1, 9, 70])}] * draw.choice([1, 1, 2])
+    return said
+
+
+TEMPLATES = {
+    "chatml": CHATML,
+    "drops old answers": (
+        "{% for m in messages %}{% if loop.revindex < 6 or m.role == 'user' %}<|im_start|>{{ m.role }}\n"
+        "{{ m.content }}<|im_end|>\n{% endif %}{% endfor %}<|im_start|>assistant\n"
+    ),
+    "counts": "{{ messages | length }}" + CHATML,
+}
+
+
+@pytest.mark.parametrize("template", sorted(TEMPLATES))
+def test_as_many_turns_are_dropped_as_a_search_one_by_one_would_drop(scripted, template):
+    seen = set()
+    for n_ctx in (96, 200, 511, 1024):
+        model = scripted.model(n_ctx=n_ctx)
+        for n in (0, 1, 2, 3, 5, 9, 14, 30):
+            for seed in range(2):
+                chat = model.conversation(
+                    messages=turns_of(n, seed), overflow="trim", chat_template=TEMPLATES[template], speculation=None
+                )
+                for message in ("Hi", "x" * (n_ctx - 60), "x" * n_ctx):
+                    new = chat._new(message)
+                    expected = linearly(chat, chat._entries, new, 30)
+                    seen.add(expected)
+                    if expected is None:
+                        with pytest.raises(quoth.ContextFullError, match="the message alone takes"):
+                            chat.send(message, max_tokens=30)
+                    else:
+                        assert chat.send(message, max_tokens=30)._plan.trimmed == expected
+    assert None in seen
+    assert len(seen) > 10
+
+
+def test_finding_how_many_turns_to_drop_renders_a_logarithm_of_them(scripted):
+    model = scripted.model(n_ctx=256)
+    counts = []
+    for n in (75, 600):
+        chat = model.conversation(messages=turns_of(n, 0), overflow="trim", max_tokens=5, speculation=None)
+        render, chat._transcript.prompt = chat._transcript.prompt, lambda e: counts.append(len(e)) or render(e)  # noqa: B023
+        counts.clear()
+        assert chat.send("Hi")._plan.trimmed > n - 10
+        assert len(counts) <= 2 * n.bit_length() + 2
+        counts.clear()
+        chat.reply("Hi")
+        counts.clear()
+        chat.reply("Hi")
+        assert len(counts) <= 3, "little has to go once much is gone"
+
+
+def test_a_template_that_writes_more_for_fewer_messages_still_gets_a_prompt_that_fits(scripted):
+    model = scripted.model(n_ctx=256)
+    for unit in (1, 5, 20):
+        template = f"{{{{ 'z' * ({unit} * (messages | length % 7)) }}}}" + CHATML
+        chat = model.conversation(
+            messages=turns_of(40, 1), overflow="trim", max_tokens=5, chat_template=template, speculation=None
+        )
+        result = chat.reply("Hi")
+        assert result.prompt_tokens + 5 <= 256
+        assert len(result.tokens) == 5
+        assert 0 < chat.trimmed <= 40
 
 
 # ---- templates and options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 
@@ -10,6 +11,10 @@ import pytest
 import quoth
 from program import program_env
 from scripted import STOP, Scripted
+from scripted import write as write_scripted
+from sources import OPEN
+
+EAGER = quoth.Speculation(gate=OPEN, costs={1: 1.0})
 
 
 @pytest.fixture(scope="module")
@@ -207,3 +212,59 @@ def test_18_with_an_old_transcript_as_reference(smollm2):
         assert not set(tokens) & smollm2.tokenizer.eog_ids
         assert "user\n" not in text
         assert "assistant" not in text.split("\n")[-1]
+
+
+# ---- 19: a JSON schema and speculation: crashes, or invalid JSON. There are no grammars here, so what could do harm
+# is a reference that is JSON up to some place and then not
+
+SCHEMA = (
+    '{"type": "object", "properties": {"name": {"type": "string"}, "class": {"enum": ["wizard", "rogue"]}, '
+    '"level": {"type": "integer"}}, "required": ["name", "class", "level"]}'
+)
+SHEET = '{"name": "Mira", "class": "rogue", "level": 7, "gear": ["rope", {"torch": 3}]}'
+HALF = [
+    SHEET[:-1],  # never closed
+    SHEET.replace('"rogue",', '"rogue"'),
+    SHEET.replace("{", "{{").replace("}", "}}"),
+    SHEET.replace('"level": 7', '"level": seven'),
+    SHEET.replace("]", "}"),
+]
+
+
+def test_19_json_stays_valid_beside_references_that_are_half_of_it(tmp_path):
+    from conftest import load_synthetic  # noqa: PLC0415  skips where there is no writer of models
+
+    pieces = [SHEET[at : at + 8].encode() for at in range(0, len(SHEET), 8)]
+    assert len(set(pieces)) == len(pieces)
+    made = write_scripted(tmp_path / "sheet.gguf", load_synthetic(), more={"sheet": [*pieces, STOP]})
+    model, script = made.model(), made.tokens["sheet"][:-1]
+    drafted = accepted = 0
+
+    def run(model, speculation):
+        nonlocal drafted, accepted
+        chat = model.conversation(system=SCHEMA, speculation=EAGER if speculation else None)
+        for n in (1, len(script) // 2, len(script) - 1):  # as the model spells it, up to some place and then not
+            chat.add_reference([*script[:n], *script[:3]])
+        for text in HALF:
+            chat.add_reference(text)
+        results = [chat.reply("A character sheet.", sampling=made.say("sheet"), logprobs=1) for _ in range(2)]
+        drafted, accepted = drafted + chat.stats.drafted, accepted + chat.stats.accepted
+        return [(r.text, r.tokens, r.logprobs, r.finish_reason, r.stop) for r in results], chat.messages, chat.tokens
+
+    for text, tokens, *_ in both(model, run)[0]:
+        assert json.loads(text) == json.loads(SHEET)
+        assert tokens == script
+    assert 0 < accepted < drafted, "the references were quoted, and their wrong halves were refused"
+
+
+def test_19_with_a_schema_on_the_default_model(smollm2):
+    def run(model, speculation):
+        chat = model.conversation(
+            system=f"Answer in JSON that fits this schema: {SCHEMA}", speculation=EAGER if speculation else None
+        )
+        for text in HALF:
+            chat.add_reference(text)
+        results = [chat.reply(q, max_tokens=40) for q in (f"Repeat this exactly: {SHEET}", "Another one.")]
+        return [(r.text, r.tokens, r.finish_reason, r.stop) for r in results], chat.tokens
+
+    assert "Mira" in both(smollm2, run)[0][0][0]

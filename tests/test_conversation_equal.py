@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import quoth
+from sources import OPEN
 
 SAMPLINGS = {
     "greedy": quoth.Sampling(),
@@ -153,7 +154,7 @@ def compare(model, talk, sampling):
 def test_speculation_and_stops_took_part(model):
     results = []
     for name in ("repeat", "json", "long stop"):
-        chat = begin(model, TALKS[name], "greedy", True)
+        chat = begin(model, TALKS[name], "greedy", quoth.Speculation(gate=OPEN, costs={1: 1.0}))
         results += [chat.reply(question) for question in TALKS[name].turns[:2]]
     assert sum(result.stats.accepted for result in results) > 20
     assert {"}", "three four"} <= {result.stop for result in results}

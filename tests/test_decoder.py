@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import _thread
+import asyncio
 import logging
 import os
 import random
@@ -10,8 +11,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
 import pytest
 
@@ -173,6 +175,167 @@ def test_a_request_that_makes_no_sense_changes_nothing(
     assert decoder.history == history
     assert decoder.cached_tokens == len(history) - 1
     assert decoder.generate(PROMPT, max_tokens=20, stop_at_eog=False).tokens == plain(model, PROMPT, 20)
+
+
+REFUSED: list[tuple[object, type[Exception]]] = [
+    ([], quoth.OptionsError),
+    ([1, 97], quoth.OptionsError),
+    ([1] * 513, quoth.ContextFullError),
+    (None, quoth.OptionsError),
+]
+
+
+@pytest.mark.parametrize(("prompt", "kind"), REFUSED, ids=["empty", "out of range", "too long", "none"])
+@pytest.mark.parametrize("how", ["generate", "stream", "agenerate", "astream"])
+def test_a_refused_request_leaves_the_seed_the_stop_and_the_open_stream(
+    prompt: object, kind: type[Exception], how: str
+) -> None:
+    model = tiny()
+    decoder = model.decoder(sampling=WARM)
+    expected = plain(model, PROMPT, 30)
+    decoder.generate(PROMPT, max_tokens=30, stop=expected[4], stop_at_eog=False)
+    assert decoder.stop == expected[4]
+
+    async def awaited() -> None:
+        if how == "agenerate":
+            await decoder.agenerate(prompt, seed=99)  # type: ignore[arg-type]
+        else:
+            [_ async for _ in decoder.astream(prompt, seed=99)]  # type: ignore[arg-type]
+
+    def use() -> None:
+        if how == "generate":
+            decoder.generate(prompt, seed=99)  # type: ignore[arg-type]
+        elif how == "stream":
+            list(decoder.stream(prompt, seed=99))  # type: ignore[arg-type]
+        else:
+            asyncio.run(awaited())
+
+    with pytest.raises(kind):
+        use()
+    assert (decoder.stats.seed, decoder.stop) == (3, expected[4])
+    assert decoder.generate(PROMPT, max_tokens=30, stop_at_eog=False).tokens == expected
+    stream = decoder.stream(PROMPT, max_tokens=30, stop_at_eog=False)
+    got = [*next(stream).tokens]
+    with pytest.raises(kind):
+        use()
+    got += [token for chunk in stream for token in chunk.tokens]
+    assert tuple(got) == expected, "the open stream goes on"
+    assert decoder.fork().generate(PROMPT, max_tokens=30, stop_at_eog=False).tokens == expected
+
+
+@pytest.mark.parametrize("how", ["stream", "astream"])
+def test_the_seed_of_a_stream_counts_from_its_first_chunk_on(how: str) -> None:
+    model = tiny()
+    decoder = model.decoder(sampling=WARM)
+    others = {seed: plain(model, PROMPT, 20, replace(WARM, seed=seed)) for seed in (3, 77, 78)}
+    assert len(set(others.values())) == 3
+
+    async def first_of(steps: AsyncIterator[quoth.Chunk]) -> None:
+        await anext(steps)
+
+    make = getattr(decoder, how)
+    one = make(PROMPT, max_tokens=20, stop_at_eog=False, seed=77)
+    two = make(PROMPT, max_tokens=20, stop_at_eog=False, seed=78)
+    assert decoder.stats.seed == 3
+    assert decoder.generate(PROMPT, max_tokens=20, stop_at_eog=False).tokens == others[3]
+    for steps, seed in ((two, 78), (one, 77)):
+        if how == "stream":
+            next(steps)
+        else:
+            asyncio.run(first_of(steps))
+        assert decoder.stats.seed == seed
+        # For later generations too.
+        assert decoder.generate(PROMPT, max_tokens=20, stop_at_eog=False).tokens == others[seed]
+    with pytest.raises(quoth.OptionsError, match="seed is -1"):
+        make(PROMPT, seed=-1)
+
+
+def test_a_prompt_that_was_stopped_on_its_way_ends_open_streams_and_leaves_the_seed() -> None:
+    model = tiny(n_ctx=2048)
+    decoder = model.decoder(sampling=WARM)
+    stream = decoder.stream(PROMPT, max_tokens=30, stop_at_eog=False)
+    next(stream)
+
+    def stop(done: int, total: int) -> None:
+        raise quoth.OptionsError("a callback may raise what the core raises")
+
+    with pytest.raises(quoth.OptionsError, match="a callback"):
+        decoder.generate([5] * 1500, seed=99, progress=stop)
+    assert decoder.stats.seed == 3
+    with pytest.raises(quoth.BusyError, match="something else"):
+        next(stream)
+    assert decoder.generate(PROMPT, max_tokens=30, stop_at_eog=False).tokens == plain(model, PROMPT, 30)
+
+
+class Between:
+    """A core behind each call of which, before its caller goes on, another caller comes by."""
+
+    def __init__(self, core: object, other: Callable[[], None]) -> None:
+        self._core, self._other, self._met = core, other, False
+
+    def __getattr__(self, name: str) -> object:
+        real = getattr(self._core, name)
+
+        def call(*arguments: object) -> object:
+            result = real(*arguments)
+            if not self._met:
+                self._met = True
+                self._other()
+                self._met = False
+            return result
+
+        return call if name in ("set_sampling", "begin", "step", "run") else real
+
+
+@pytest.mark.parametrize("how", ["generate", "stream"])
+def test_who_comes_between_the_calls_of_a_request_is_refused(how: str) -> None:
+    model = tiny()
+    decoder = model.decoder(sampling=WARM)
+    expected = plain(model, PROMPT, 12, replace(WARM, seed=99))
+    uses: list[Callable[[], object]] = [
+        lambda: decoder.generate([1, 2, 3], max_tokens=2, seed=5),
+        lambda: list(decoder.stream([1, 2, 3], max_tokens=2)),
+        lambda: decoder.set_sampling(quoth.Sampling(temperature=2.0)),
+        lambda: decoder.rewind(1),
+        decoder.reset,
+    ]
+    met: list[str] = []
+
+    def other() -> None:
+        for use in uses:
+            with pytest.raises(quoth.BusyError, match="in use by another caller") as caught:
+                pool.submit(use).result(60)
+            met.append(str(caught.value))
+
+    with ThreadPoolExecutor(1) as pool:
+        decoder._core = Between(decoder._core, other)  # type: ignore[assignment]
+        if how == "generate":
+            found = decoder.generate(PROMPT, max_tokens=12, stop_at_eog=False, seed=99).tokens
+        else:
+            chunks = decoder.stream(PROMPT, max_tokens=12, stop_at_eog=False, seed=99)
+            found = tuple(token for chunk in chunks for token in chunk.tokens)
+    assert found == expected
+    assert len(met) >= 3 * len(uses)
+
+
+# ---- looking at what is in use
+
+
+def test_what_is_in_use_can_be_printed() -> None:
+    model = tiny(n_ctx=2048)
+    decoder, session = model.decoder(speculation=None), model.session()
+    seen: list[str] = []
+    decoder.generate([5] * 1500, max_tokens=1, progress=lambda done, total: seen.append(f"{decoder}"))
+    assert set(seen) == {"Decoder(plain, in use)"}
+    assert repr(decoder) == "Decoder(plain, 1501 tokens)"
+
+    class InUse:
+        def __len__(self) -> int:
+            raise quoth.BusyError("the session is in use by another caller")
+
+    assert repr(session) == "Session(0 of 2048 tokens)"
+    session._session = InUse()  # type: ignore[assignment]
+    assert repr(session) == "Session(in use, 2048 tokens)"
 
 
 def test_bug_11_odd_prompts_give_an_error_or_an_answer_and_the_decoder_lives() -> None:

@@ -443,7 +443,7 @@ def test_a_conversation_that_cannot_be_saved_leaves_the_old_file_as_it_was(
         "import os, quoth\n"
         "from pathlib import Path\n"
         f"chat = quoth.Conversation(quoth.Model({str(tiny_chat_path)!r}, threads=1), max_tokens=2)\n"
-        "chat.send('x' * 60)\n"
+        "chat.reply('x' * 60)\n"
         "file = Path(os.environ['QUOTH_CACHE']) / 'chat.json'\n"
         "try:\n    chat.save(file)\nexcept OSError as error:\n    print(error.errno)\n"
         "print(file.read_text())\n"
@@ -455,15 +455,34 @@ def test_a_conversation_that_cannot_be_saved_leaves_the_old_file_as_it_was(
 
 def test_a_saved_conversation_that_is_damaged_is_refused_by_name(tiny_chat_path: Path, tmp_path: Path) -> None:
     model = quoth.Model(tiny_chat_path, threads=1)
-    chat = quoth.Conversation(model, max_tokens=3)
-    chat.send("Hello")
+    sampling = quoth.Sampling(temperature=0.5, seed=1, logit_bias={3: 1.5, 4: float("-inf")}, banned=[5])
+    chat = quoth.Conversation(
+        model,
+        system="s",
+        max_tokens=3,
+        sampling=sampling,
+        stop=["END", 7],
+        tools=[{"name": "f"}],
+        template_kwargs={"a": 1},
+    )
+    chat.reply("Hello")
+    chat.reply([100, 101, 102])
+    chat.add_reference("Hello")
     file = tmp_path / "chat.json"
     chat.save(file)
     whole = file.read_bytes()
     data = json.loads(whole)
+    # All parts that a file can have are there to be damaged.
+    assert [sorted(entry) for entry in data["entries"]] == [
+        ["message"], ["message"], ["lead", "message", "tokens"], ["message", "tokens"], ["lead", "message", "tokens"]
+    ]  # fmt: skip
+    assert data["references"]
+    assert len(data["options"]["sampling"]["logit_bias"]) == 2
+    assert (data["options"]["stop"], data["options"]["sampling"]["banned"]) == (["END", 7], [5])
+    quoth.Conversation.load(file, model)
     draw = random.Random(2)
-    refused = 0
-    for case in range(400):
+    refused = met = 0
+    for case in range(800):
         damaged = bytearray(whole)
         if case % 4 == 0:
             del damaged[draw.randrange(len(damaged)) :]
@@ -481,18 +500,27 @@ def test_a_saved_conversation_that_is_damaged_is_refused_by_name(tiny_chat_path:
                 spots += [(at, key) for key, _ in inner]
                 todo += [value for _, value in inner]
             holder, key = draw.choice(spots)
-            odd = [None, -1, 1 << 70, 2.5, "x", [], {}, True, [[]], {"a": {}}, float("nan"), ["x"], [1 << 40]]
+            odd = [None, -1, 1 << 70, 2.5, "x", [], {}, True, [[]], {"a": {}}, float("nan"), ["x"], [1 << 40], 10**400]
+            odd += ["\ud800", "a\0", [[[], 1.0]], [{}], [None]]
             holder[key] = draw.choice(odd)  # type: ignore[index]
             damaged = bytearray(json.dumps(lie).encode())
         file.write_bytes(damaged)
         try:
-            quoth.Conversation.load(file, model)
-        except (quoth.QuothError, OSError):
-            refused += 1
+            try:
+                again = quoth.Conversation.load(file, model)
+            except (quoth.QuothError, OSError):
+                refused += 1
+                continue
+            met += 1
+            again.save(file)
+            assert quoth.Conversation.load(file, model).messages == again.messages
+            with contextlib.suppress(quoth.QuothError):  # a template may not take what a message is now
+                again.reply("More", max_tokens=1)
         except Exception as error:
             raise AssertionError(f"case {case}: {type(error).__name__}: {error}\n{bytes(damaged)[:2000]!r}") from error
     assert data["format"] == "quoth conversation"
-    assert refused > 200
+    assert refused > 400
+    assert met > 20, "what is still right is taken, can be saved again and goes on"
     file.write_text("[" * 200_000)
     with pytest.raises(quoth.OptionsError, match=r"chat\.json"):
         quoth.Conversation.load(file, model)

@@ -108,7 +108,7 @@ def test_the_built_in_cascade_and_references_change_nothing() -> None:
         for options, reference in (
             ({}, None),
             ({"gate": OPEN, "costs": {1: 1.0}}, stream),
-            ({"policy": "fixed"}, stream),
+            ({"gate": OPEN, "policy": "fixed"}, stream),
         ):
             decoder = model.decoder(sampling=sampling, speculation=quoth.Speculation(**options))
             if reference:
@@ -596,7 +596,8 @@ def test_bug_15_seeds_give_the_same_ids_and_a_reported_random_seed_repeats_them(
 def test_bug_16_temperature_zero_drafts_like_any_other(temperature: float) -> None:
     model = tiny()
     stream = plain_stream(model, GREEDY, PROMPT, 60)
-    decoder = model.decoder(sampling=quoth.Sampling(temperature=temperature))
+    sampling = quoth.Sampling(temperature=temperature)
+    decoder = model.decoder(sampling=sampling, speculation=quoth.Speculation(gate=OPEN, costs={1: 1.0}))
     decoder.add_reference(stream)
     found = decoder.generate(PROMPT, max_tokens=50, stop_at_eog=False)
     assert list(found.tokens) == stream[len(PROMPT) :][:50]

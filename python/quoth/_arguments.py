@@ -5,24 +5,88 @@ In: whatever a caller gave. Out: `int`, `bool`, `list`. numpy's whole numbers co
 
 from __future__ import annotations
 
+import copy
 import operator
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, Final
 
 from quoth.errors import OptionsError
 
-__all__ = ["callback", "flag", "shown", "token_ids", "whole"]
+__all__ = ["callback", "copied", "flag", "shown", "text", "token_ids", "utf8", "whole"]
+
+LEVELS: Final = 64
+"""Lists and mappings that may stand inside each other; chat templates see no more."""
 
 
 def shown(value: object) -> str:
     """A value for a message: short, on one line."""
     try:
         text = repr(value)
-    except Exception:  # numbers of more than 4300 digits have no text, and a class may do anything
+    except (
+        Exception
+    ):  # numbers of more than 4300 digits have no text, nor do very deep lists, and a class may do anything
         size = f" of {value.bit_length()} bits" if isinstance(value, int) else ""
         text = f"<{type(value).__name__}{size}>"
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def utf8(name: str, value: str) -> bytes:
+    """Text as UTF-8.
+
+    Raises:
+        OptionsError: It has a lone surrogate, which UTF-8 cannot say.
+    """
+    try:
+        return value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise OptionsError(f"{name} has a lone surrogate at character {error.start}, expected text") from None
+
+
+def text(name: str, value: object, *, or_none: bool = False) -> str:
+    """Text that can be encoded.
+
+    Raises:
+        OptionsError: It is something else; `or_none` only says in the message that None was allowed too.
+    """
+    if not isinstance(value, str):
+        raise OptionsError(f"{name} is {shown(value)}, expected text{' or None' if or_none else ''}")
+    utf8(name, value)
+    return value
+
+
+def copied(name: str, value: Any, level: int = 0) -> Any:
+    """A copy of plain data that the caller cannot change any more.
+
+    Args:
+        name: What it is called in errors.
+        value: Texts, numbers, lists and mappings; mappings become `dict`. Whatever else is in it is copied as it likes.
+        level: How many lists and mappings it stands in.
+
+    Raises:
+        OptionsError: A text has a lone surrogate, it has more than 64 levels, or something in it cannot be copied.
+    """
+
+    def walk(value: Any, where: str, level: int) -> Any:
+        if level > LEVELS:
+            raise OptionsError(f"{name} has more than {LEVELS} levels, expected at most that")
+        if isinstance(value, str):
+            utf8(where, value)
+            return value
+        if value is None or isinstance(value, (bool, int, float)):
+            return value
+        if isinstance(value, Mapping):
+            return {walk(key, f"a key of {where}", level): walk(entry, f"{where}[{key!r}]", level + 1)
+                    for key, entry in value.items()}  # fmt: skip
+        if isinstance(value, (list, tuple)):
+            items = [walk(entry, f"{where}[{at}]", level + 1) for at, entry in enumerate(value)]
+            return items if isinstance(value, list) else tuple(items)
+        try:
+            return copy.deepcopy(value)
+        except Exception as error:  # whatever such a thing raises
+            raise OptionsError(f"{where} cannot be copied: {type(error).__name__}: {error}") from error
+
+    return walk(value, name, level)
 
 
 def whole(name: str, value: object, low: int, high: int | None = None, *, or_none: bool = False) -> int:

@@ -133,6 +133,8 @@ class AsyncSteps(AsyncIterator[T], Generic[T]):
     async def __anext__(self) -> T:
         if self._over:
             raise StopAsyncIteration
+        if self._running:  # whoever waits for that step gets it
+            raise BusyError("another task waits for the next step already")
         self._running = True
         try:
             steps = await self._worker.run(self._next, self._cancel)

@@ -33,9 +33,11 @@ from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
+from quoth._arguments import copied, shown, text, token_ids, whole
+from quoth._files import as_path, read_whole
 from quoth.answer import Answer, Plan
 from quoth.asynchronous import AsyncSteps, Cancel
-from quoth.decoder import Chunk, Decoder, Progress, Result
+from quoth.decoder import Chunk, Decoder, Progress, Result, as_stops
 from quoth.errors import BusyError, ContextFullError, OptionsError
 from quoth.options import DraftSource, Sampling, Speculation
 from quoth.stats import Stats, total
@@ -50,6 +52,11 @@ Message: TypeAlias = Mapping[str, Any]
 Stops: TypeAlias = "str | int | Sequence[str | int]"
 Overflow: TypeAlias = Literal["error", "trim"]
 
+REFERENCE_BYTES: Final = 1 << 26
+"""Most bytes of a file that is a reference: 64 MiB."""
+RESERVED: Final = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
+"""Variables of templates that a conversation fills."""
+
 
 class Conversation:
     """A conversation with a chat model. Made by `Model.conversation`; belongs to one caller at a time (`BusyError`).
@@ -62,7 +69,10 @@ class Conversation:
         max_tokens: Most tokens of an answer, where a turn does not say.
         stop: What ends answers beside the model's own ends of turn: texts and token ids.
         overflow: What happens when a turn does not fit the context: `error` or `trim`.
-        trimmed: Turns that were dropped so far because the context was full.
+        trimmed: Turns that were dropped so far because the context was full. Only to be read.
+
+    Options that are set are checked at once, as when the conversation was made (`OptionsError`), and count from the
+    next turn on.
     """
 
     def __init__(
@@ -82,39 +92,88 @@ class Conversation:
         template_kwargs: Mapping[str, Any] | None = None,
         _fork_of: Conversation | None = None,
     ) -> None:
-        if overflow not in ("error", "trim"):
-            raise OptionsError(f"overflow is {overflow!r}, expected error or trim")
-        if system is not None and not isinstance(system, str):
-            raise OptionsError(f"system is {system!r}, expected text")
+        if system is not None:
+            text("system", system, or_none=True)
         self.model: Final = model
         self.max_tokens = max_tokens
-        self.stop = (stop,) if isinstance(stop, (str, int)) else tuple(stop)
+        self.stop = stop
         self.overflow = overflow
-        self.trimmed = 0
+        self._trimmed = 0
+        if chat_template is not None:
+            text("chat_template", chat_template, or_none=True)
+        tools, documents = _mappings("tools", tools), _mappings("documents", documents)
+        template_kwargs = _variables(template_kwargs)
         self._template_options = {
             "chat_template": chat_template,
-            "tools": copy.deepcopy(tools),
-            "documents": copy.deepcopy(documents),
-            "template_kwargs": copy.deepcopy(template_kwargs),
+            "tools": tools,
+            "documents": documents,
+            "template_kwargs": template_kwargs,
         }
         self._transcript = Transcript(
             model.tokenizer, chat_template=chat_template, tools=tools, documents=documents, variables=template_kwargs
         )
+        head = [] if system is None else [Entry({"role": "system", "content": system})]
+        self._entries: list[Entry] = [*head, *_entries(messages)]
         self.decoder: Final[Decoder] = (
             model.decoder(sampling=sampling, speculation=speculation) if _fork_of is None else _fork_of.decoder.fork()
         )
         self.sampling = self.decoder.sampling
         seed = self.sampling.seed
         self.seed = secrets.randbits(64) if seed is None else seed
-        self.decoder._request(self.max_tokens, self.stop, True, None, trace=False)
-        head = [] if system is None else [Entry({"role": "system", "content": system})]
-        self._entries: list[Entry] = [*head, *_entries(messages, model)]
         self._open: Answer | None = None
         self._version = 0
         self._claimed = threading.Lock()
         self._spent: list[Stats] = []
         self._references: dict[int, tuple[int, list[int]]] = {}
         self._next_reference = 1
+
+    # -- options -------------------------------------------------------------------------------------------------------
+
+    @property
+    def sampling(self) -> Sampling:
+        return self._sampling
+
+    @sampling.setter
+    def sampling(self, sampling: Sampling) -> None:
+        self._sampling = _as_sampling(sampling)
+
+    @property
+    def seed(self) -> int:
+        return self._seed
+
+    @seed.setter
+    def seed(self, seed: int) -> None:
+        self._seed = whole("seed", seed, 0, 2**64 - 1)
+
+    @property
+    def max_tokens(self) -> int:
+        return self._max_tokens
+
+    @max_tokens.setter
+    def max_tokens(self, max_tokens: int) -> None:
+        self._max_tokens = whole("max_tokens", max_tokens, 1, 2**31 - 1)
+
+    @property
+    def stop(self) -> tuple[str | int, ...]:
+        return self._stop
+
+    @stop.setter
+    def stop(self, stop: Stops) -> None:
+        self._stop = as_stops(stop, self.model.n_vocab)
+
+    @property
+    def overflow(self) -> Overflow:
+        return self._overflow
+
+    @overflow.setter
+    def overflow(self, overflow: Overflow) -> None:
+        if not isinstance(overflow, str) or overflow not in ("error", "trim"):
+            raise OptionsError(f"overflow is {shown(overflow)}, expected error or trim")
+        self._overflow: Overflow = overflow
+
+    @property
+    def trimmed(self) -> int:
+        return self._trimmed
 
     def __repr__(self) -> str:
         return f"Conversation({len(self.messages)} messages, {self.decoder!r})"
@@ -322,14 +381,17 @@ class Conversation:
         trace: bool,
     ) -> Answer:
         """Plan a turn behind the entries that are kept."""
-        chosen = self.sampling if sampling is None else sampling
-        if not isinstance(chosen, Sampling):
-            raise OptionsError(f"sampling is {chosen!r}, expected quoth.Sampling")
+        chosen = self.sampling if sampling is None else _as_sampling(sampling)
         if seed is None:
             seed = self.seed if chosen.seed is None else chosen.seed
-        more = (stop,) if isinstance(stop, (str, int)) else tuple(stop)
+        seed = whole("seed", seed, 0, 2**64 - 1, or_none=True)
         request = self.decoder._request(
-            self.max_tokens if max_tokens is None else max_tokens, (*self.stop, *more), True, logprobs, trace=trace
+            self.max_tokens if max_tokens is None else max_tokens,
+            (*self.stop, *as_stops(stop, self.model.n_vocab)),
+            True,
+            logprobs,
+            trace=trace,
+            progress=progress,
         )
         entries, trimmed, prompt = self._fit(kept, new, request.max_tokens)
         plan = Plan(
@@ -338,21 +400,41 @@ class Conversation:
         return Answer(self, plan)
 
     def _fit(self, kept: list[Entry], new: list[Entry], max_tokens: int) -> tuple[list[Entry], int, Prompt]:
-        """The prompt, without as many of the oldest turns as have to go."""
+        """The prompt, without as many of the oldest turns as have to go.
+
+        A template writes less with a turn less, so how many have to go is found by doubling and halving, and rendered
+        is a logarithm of that number. Where a template does not keep to this, more turns may go than have to. What is
+        left fits in any case; only where nothing is left to drop, the room for the answer may be missing.
+        """
         n_ctx = self.model.n_ctx
         room = min(max_tokens, n_ctx // 4) if self.overflow == "trim" else 0
         head, turns = groups(kept)
-        for dropped in range(len(turns) + 1):
+
+        def without(dropped: int) -> tuple[list[Entry], int, Prompt]:
             entries = [*head, *(entry for turn in turns[dropped:] for entry in turn), *new]
-            prompt = self._transcript.prompt(entries)
-            if len(prompt.tokens) + room <= n_ctx:
-                return entries, dropped, prompt
-            if self.overflow == "error" or (dropped == len(turns) and len(prompt.tokens) > n_ctx):
-                what = "the conversation" if self.overflow == "error" else "the message alone"
-                raise ContextFullError(
-                    f"{what} takes {len(prompt.tokens)} tokens, expected at most {n_ctx}, which the context holds"
-                )
-        return entries, dropped, prompt
+            return entries, dropped, self._transcript.prompt(entries)
+
+        def fits(found: tuple[list[Entry], int, Prompt]) -> bool:
+            return len(found[2].tokens) + room <= n_ctx
+
+        best = without(0)
+        if self.overflow == "trim":
+            low, high, step = 0, 0, 1
+            while not fits(best) and high < len(turns):
+                low, high, step = high, min(high + step, len(turns)), step * 2
+                best = without(high)
+            while fits(best) and high - low > 1:  # without `low` turns it does not fit
+                middle = (low + high) // 2
+                found = without(middle)
+                if fits(found):
+                    best, high = found, middle
+                else:
+                    low = middle
+        n_tokens = len(best[2].tokens)
+        if n_tokens > n_ctx:
+            what = "the conversation" if self.overflow == "error" else "the message alone"
+            raise ContextFullError(f"{what} takes {n_tokens} tokens, expected at most {n_ctx}, which the context holds")
+        return best
 
     def _whole(self, answer: Answer, cancel: Cancel | None = None) -> Result:
         """Read an answer to its end; if that fails, the turn has not happened."""
@@ -365,7 +447,7 @@ class Conversation:
                 answer._end()
                 if answer._begun and answer._version == self._version:
                     self._entries = answer._plan.before
-                    self.trimmed -= answer._plan.trimmed
+                    self._trimmed -= answer._plan.trimmed
                     self._version += 1
             raise
         assert answer.result is not None, "an answer that was read to its end has a result"
@@ -377,7 +459,7 @@ class Conversation:
     def _begin(self, answer: Answer, plan: Plan) -> None:
         """An answer hands out its first chunk: its turn is in the conversation now."""
         self._entries = plan.entries
-        self.trimmed += plan.trimmed
+        self._trimmed += plan.trimmed
         self._open = answer
         self._version += 1
         answer._version = self._version
@@ -458,13 +540,13 @@ class Conversation:
         return str(first.get("content", "")) if first.get("role") == "system" else None
 
     @system.setter
-    def system(self, text: str | None) -> None:
-        if text is not None and not isinstance(text, str):
-            raise OptionsError(f"system is {text!r}, expected text")
+    def system(self, system: str | None) -> None:
+        if system is not None:
+            text("system", system, or_none=True)
         with self._claim():
             self._settle()
             rest = self._entries if self.system is None else self._entries[1:]
-            self._change([*([] if text is None else [Entry({"role": "system", "content": text})]), *rest])
+            self._change([*([] if system is None else [Entry({"role": "system", "content": system})]), *rest])
 
     def undo(self) -> list[dict[str, Any]]:
         """Drop the last turn: the user's last message and everything behind it.
@@ -489,7 +571,7 @@ class Conversation:
         """
         with self._claim():
             self._settle()
-            new, old = _entries(messages, self.model), self._entries
+            new, old = _entries(messages), self._entries
             front = 0
             while front < min(len(new), len(old)) and new[front].message == old[front].message:
                 new[front] = old[front]
@@ -511,8 +593,14 @@ class Conversation:
         self._version += 1
 
     def fork(self) -> Conversation:
-        """An independent conversation at the same point, with the same options, cache and references. References have
-        the same handles in it."""
+        """An independent conversation at the same point, with the same options, cache, references, results and
+        statistics. References have the same handles in it.
+
+        An answer that is still coming is in it as far as it has come, as text: not among its results and statistics.
+
+        Raises:
+            OptionsError: The draft source is your own and cannot be copied (`Decoder.fork`).
+        """
         with self._claim():
             other = Conversation(
                 self.model,
@@ -523,8 +611,9 @@ class Conversation:
                 _fork_of=self,
                 **self._template_options,  # type: ignore[arg-type]
             )
-            other.sampling, other.seed, other.trimmed = self.sampling, self.seed, self.trimmed
+            other.sampling, other.seed, other._trimmed = self.sampling, self.seed, self.trimmed
             other._entries = list(self._entries)
+            other._spent = list(self._spent)
             if self._open is not None:
                 answer = self._open
                 tokens = tuple(answer._tokens)
@@ -544,22 +633,22 @@ class Conversation:
 
         Args:
             reference: Text (encoded alone, without special tokens), token ids, or the path of a UTF-8 file as a
-                `pathlib.Path`.
+                `pathlib.Path`, of at most 64 MiB.
 
         Returns:
             A handle, valid until `clear_references` or `remove_reference`.
 
         Raises:
-            OptionsError: A token is out of range, the file is not UTF-8, or the draft source is your own, which has no
-                references. Nothing was added.
+            OptionsError: A token is out of range, the file is not UTF-8 or too large, or the draft source is your own,
+                which has no references. Nothing was added.
             OSError: The file cannot be read.
         """
         if isinstance(reference, os.PathLike):
-            reference = _read(Path(reference))
+            reference = _read(as_path("reference", reference))
         if isinstance(reference, str):
             tokens = self.model.tokenizer.encode(reference, errors="ignore")
         else:
-            tokens = _ids(reference, self.model)
+            tokens = _ids("reference", reference, self.model, "text, token ids or a path")
         with self._claim():
             inner = self.decoder.add_reference(tokens)
             handle = self._next_reference
@@ -569,6 +658,7 @@ class Conversation:
 
     def remove_reference(self, handle: int) -> bool:
         """Take a reference away. False if there is none of that handle."""
+        handle = whole("handle", handle, 0)
         with self._claim():
             if handle not in self._references:
                 return False
@@ -592,14 +682,17 @@ class Conversation:
         """Write the conversation to a JSON file: messages, token ids, options, references.
 
         Speculation, statistics and log-probabilities are not in it. An answer that is coming is saved as far as it has
-        come. The file appears under its name only when complete.
+        come. The file appears under its name only when complete. A symbolic link stays, and what it points to is
+        written.
 
         Raises:
             OSError: It cannot be written.
+            OptionsError: The path is none, or is that of a folder, a device or a pipe; a message holds something that
+                JSON cannot say; or the file would have more than 256 MiB, which `load` would refuse.
         """
         from quoth.saved import write  # noqa: PLC0415  only who saves pays for it
 
-        write(self, Path(path))
+        write(self, as_path("path", path))
 
     @classmethod
     def load(
@@ -615,59 +708,92 @@ class Conversation:
         have been.
 
         Args:
-            path: The file.
+            path: The file, of at most 256 MiB; no device or pipe.
             model: The model, with the vocabulary that the conversation was made with.
             speculation: As for `Model.conversation`; it changes nothing but time.
 
         Raises:
             OSError: The file cannot be read.
-            OptionsError: It is not such a file, is damaged, or its vocabulary is another one.
+            OptionsError: It is not such a file, is too large or damaged, or its vocabulary is another one.
         """
         from quoth.saved import read  # noqa: PLC0415
 
-        return read(cls, Path(path), model, speculation)
+        return read(cls, as_path("path", path), model, speculation)
 
     def _new(self, message: str | Sequence[int] | Message | Sequence[Message]) -> list[Entry]:
         """What a user says, as entries."""
         if isinstance(message, str):
-            return [Entry({"role": "user", "content": message})]
+            return [Entry({"role": "user", "content": text("the message", message)})]
         if isinstance(message, Mapping):
-            return _entries([message], self.model)
-        items = list(message) if isinstance(message, Sequence) or hasattr(message, "__array__") else None
-        if items is None:
-            raise OptionsError(f"the message is {message!r}, expected text, token ids or messages")
+            return _entries([message])
+        expected = "text, token ids or messages"
+        items = token_ids("the message", message, expected)
         if items and isinstance(items[0], Mapping):
-            return _entries(items, self.model)  # type: ignore[arg-type]
-        ids = _ids(items, self.model)  # type: ignore[arg-type]
-        text = self.model.tokenizer.decode(ids, skip_special=False)
-        return [Entry({"role": "user", "content": text}, tuple(ids))]
+            return _entries(items)
+        ids = _ids("the message", items, self.model, expected)
+        content = self.model.tokenizer.decode(ids, skip_special=False)
+        return [Entry({"role": "user", "content": content}, tuple(ids))]
 
 
-def _entries(messages: Sequence[Message], model: Model) -> list[Entry]:
+def _entries(messages: Sequence[Message]) -> list[Entry]:
     """Messages as entries, copied."""
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise OptionsError(f"messages is {messages!r}, expected a list of messages")
+        raise OptionsError(f"messages is {shown(messages)}, expected a list of messages")
     made = []
     for at, message in enumerate(messages):
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
-            raise OptionsError(f"messages[{at}] is {message!r}, expected a mapping with a role")
-        made.append(Entry(copy.deepcopy(dict(message))))
+            raise OptionsError(f"messages[{at}] is {shown(message)}, expected a mapping with a role")
+        made.append(Entry(copied(f"messages[{at}]", message, 1)))
     return made
 
 
-def _ids(tokens: Sequence[int], model: Model) -> list[int]:
+def _mappings(name: str, values: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]] | None:
+    """Tools or documents, copied."""
+    if values is None:
+        return None
+    if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
+        raise OptionsError(f"{name} is {shown(values)}, expected a list of mappings or None")
+    for at, value in enumerate(values):
+        if not isinstance(value, Mapping):
+            raise OptionsError(f"{name}[{at}] is {shown(value)}, expected a mapping")
+    made: list[dict[str, Any]] = copied(name, list(values))
+    return made
+
+
+def _variables(variables: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """A template's own variables, copied."""
+    if variables is None:
+        return None
+    if not isinstance(variables, Mapping):
+        raise OptionsError(f"template_kwargs is {shown(variables)}, expected a mapping or None")
+    for name in variables:
+        if not isinstance(name, str):
+            raise OptionsError(f"template_kwargs has the name {shown(name)}, expected text")
+        if name in RESERVED:
+            raise OptionsError(
+                f"template_kwargs has the name {name!r}, expected none of those that the conversation fills: "
+                f"{', '.join(sorted(RESERVED))}"
+            )
+    return {
+        text("a name of template_kwargs", name): copied(f"template_kwargs[{name!r}]", value)
+        for name, value in variables.items()
+    }
+
+
+def _as_sampling(sampling: Sampling) -> Sampling:
+    if not isinstance(sampling, Sampling):
+        raise OptionsError(f"sampling is {shown(sampling)}, expected quoth.Sampling")
+    return sampling
+
+
+def _ids(name: str, tokens: Sequence[int], model: Model, expected: str) -> list[int]:
     """Token ids as a list, checked."""
-    made = []
-    for at, token in enumerate(tokens):
-        id = token if isinstance(token, int) else getattr(token, "__index__", lambda: None)()
-        if not isinstance(id, int) or isinstance(id, bool) or not 0 <= id < model.n_vocab:
-            raise OptionsError(f"token {at} is {token!r}, expected a token id of 0 to {model.n_vocab - 1}")
-        made.append(int(id))
-    return made
+    last = model.n_vocab - 1
+    return [whole(f"token {at}", token, 0, last) for at, token in enumerate(token_ids(name, tokens, expected))]
 
 
 def _read(path: Path) -> str:
-    data = path.read_bytes()
+    data = read_whole(path, REFERENCE_BYTES, only_files=False)
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -1,7 +1,7 @@
 """Measured costs of verification, kept per model, machine, threads and instruction set.
 
 In: what `quoth bench verify` measured. Out: the gate's table. A file of its own for each combination, written whole or
-not at all; one that cannot be read or does not make sense counts as absent.
+not at all (`quoth._files`); one that cannot be read or does not make sense counts as absent.
 
 A mixture of experts that was never measured has a table of its own (`MIXTURE`): its rows choose different experts, so
 each row of a verification reads weights that a plain step does not. The core's table is for dense models.
@@ -12,13 +12,12 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+from quoth._files import write_whole
 from quoth.machine import cpu_name
 
 if TYPE_CHECKING:
@@ -96,14 +95,7 @@ def save_costs(model: Model, costs: Mapping[int, float], date: str, folder: Path
         "date": date,
         "of": _identity(model),
     }
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, json.dumps(content, indent=1))
     return path
 
 

@@ -6,17 +6,20 @@ longest prefix that it shares with what is cached, with the same bits as a fresh
 
 from __future__ import annotations
 
+import copy
 import logging
 import secrets
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
+from threading import Lock
 from typing import TYPE_CHECKING, Literal
 
 from quoth import _core
-from quoth._arguments import callback, flag, shown, token_ids, whole
+from quoth._arguments import callback, flag, shown, token_ids, utf8, whole
 from quoth.asynchronous import AsyncSteps, Cancel, Worker
 from quoth.costs import expected_costs
-from quoth.errors import BusyError, OptionsError
+from quoth.errors import BusyError, ContextFullError, OptionsError
 from quoth.options import DraftSource, Sampling, Speculation, _CoreSampling, _CoreSpeculation, as_speculation
 from quoth.stats import GateStats, SourceStats, Stats
 
@@ -119,6 +122,8 @@ class Decoder:
         self._last_stop: str | int | None = None
         self._warned: str | None = None
         self._generation = 0
+        self._held = Lock()
+        self._seed_is_due = False  # whether the core may have the seed of a request that never began
         self._worker = Worker()
         self._core: _core.Decoder
         options, source = None, None
@@ -126,7 +131,7 @@ class Decoder:
             expected = expected_costs(model) if self.speculation.costs is None else None
             options, source = _CoreSpeculation(self.speculation, expected), self.speculation.source
         if _fork_of is not None:
-            self._seed = _fork_of._seed
+            self._seed, self._seed_is_due = _fork_of._seed, _fork_of._seed_is_due
             self._core = _fork_of._core.fork(options, source)
         else:
             self._core = _core.Decoder(
@@ -135,7 +140,10 @@ class Decoder:
 
     def __repr__(self) -> str:
         how = "plain" if self.speculation is None else f"up to {self.speculation.max_draft} drafted"
-        return f"Decoder({how}, {len(self.history)} tokens)"
+        try:
+            return f"Decoder({how}, {len(self.history)} tokens)"
+        except BusyError:  # who prints it may be a callback of the call under way
+            return f"Decoder({how}, in use)"
 
     # -- generating ----------------------------------------------------------------------------------------------------
 
@@ -172,10 +180,10 @@ class Decoder:
         After an error the decoder stands at the last committed token and can be used again. Ctrl-C works between steps.
         """
         request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=False, progress=progress)
-        tokens = self._begin(prompt, seed)
-        self._generation += 1
-        first = self._core.begin(tokens, request, progress)
-        rest = first if first[6] is not None else self._core.run()
+        tokens, seed = self._prompt(prompt), self._own_seed(seed)
+        with self._claim():
+            first = self._begin(tokens, request, progress, seed)
+            rest = first if first[6] is not None else self._core.run()
         rows = (first,) if rest is first else (first, rest)
         finish = rest[6]
         assert finish is not None, "the core ends every generation with a reason"
@@ -208,12 +216,13 @@ class Decoder:
         be used again. `progress` is called on that thread.
         """
         request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=False, progress=progress)
+        seed = self._own_seed(seed)
         cancel = Cancel()
 
         def work() -> Result:
-            tokens = self._begin(prompt, seed)
+            tokens = self._prompt(prompt)
             chunks = []
-            for chunk in self._chunks(tokens, request, cancel.watched(progress)):
+            for chunk in self._chunks(tokens, request, cancel.watched(progress), seed):
                 chunks.append(chunk)
                 cancel.check()
             return self._result(
@@ -264,8 +273,7 @@ class Decoder:
         going on with an older stream raises `BusyError`.
         """
         request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=trace, progress=progress)
-        tokens = self._begin(prompt, seed)
-        return self._chunks(tokens, request, progress)
+        return self._chunks(self._prompt(prompt), request, progress, self._own_seed(seed))
 
     def astream(
         self,
@@ -286,10 +294,11 @@ class Decoder:
         used again. `progress` is called on that thread.
         """
         request = self._request(max_tokens, stop, stop_at_eog, logprobs, trace=trace, progress=progress)
+        seed = self._own_seed(seed)
         cancel = Cancel()
 
         def chunks() -> Generator[Chunk]:
-            yield from self._chunks(self._begin(prompt, seed), request, cancel.watched(progress))
+            yield from self._chunks(self._prompt(prompt), request, cancel.watched(progress), seed)
 
         running = chunks()
         return AsyncSteps(self._worker, running.__next__, lambda chunk: None, cancel, running.close)
@@ -307,10 +316,11 @@ class Decoder:
         for chunk in self.stream(prompt, max_tokens=max_tokens, stop=stop, stop_at_eog=stop_at_eog, seed=seed):
             yield from chunk.tokens
 
-    def _chunks(self, tokens: list[int], request: _Request, progress: Progress | None) -> Iterator[Chunk]:
-        self._generation += 1
-        generation = self._generation
-        row = self._core.begin(tokens, request, progress)
+    def _chunks(
+        self, tokens: list[int], request: _Request, progress: Progress | None, seed: int | None = None
+    ) -> Iterator[Chunk]:
+        with self._claim():
+            row, generation = self._begin(tokens, request, progress, seed), self._generation
         step = 0
         while True:
             ids, text, lps, drafted, accepted, source, finish = row
@@ -329,9 +339,10 @@ class Decoder:
             )
             if finish is not None:
                 return
-            if generation != self._generation:
-                raise BusyError("the decoder was used for something else meanwhile, so this generation is over")
-            row = self._core.step()
+            with self._claim():
+                if generation != self._generation:
+                    raise BusyError("the decoder was used for something else meanwhile, so this generation is over")
+                row = self._core.step()
             step += 1
 
     def _request(
@@ -350,25 +361,57 @@ class Decoder:
         flag("stop_at_eog", stop_at_eog)
         flag("trace", trace)
         callback("progress", progress)
-        stops = [stop] if isinstance(stop, (str, int)) else token_ids("stop", stop, "texts and token ids")
-        ids = [s for s in stops if isinstance(s, int) and not isinstance(s, bool)]
+        stops = as_stops(stop, self.model.n_vocab)
+        ids = [s for s in stops if isinstance(s, int)]
         texts = [s for s in stops if isinstance(s, str)]
-        if len(ids) + len(texts) != len(stops):
-            raise OptionsError(f"stop is {shown(stop)}, expected texts and token ids")
-        if any(not 0 <= i < self.model.n_vocab for i in ids):
-            raise OptionsError(f"stop is {shown(stop)}, expected token ids of 0 to {self.model.n_vocab - 1}")
-        encoded = [_utf8(text, "stop") for text in texts]
-        if b"" in encoded:
-            raise OptionsError(f"stop is {shown(stop)}, expected texts of at least one character")
+        encoded = [utf8("stop", text) for text in texts]
         return _Request(max_tokens, ids, stop_at_eog, encoded, logprobs, trace, texts)
 
-    def _begin(self, prompt: str | Sequence[int], seed: int | None) -> list[int]:
-        self._last_stop = None
-        if seed is not None:
-            self.set_sampling(self.sampling, seed=seed)
+    def _prompt(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
             return self.model.tokenizer.encode(prompt, add_bos=None)
         return token_ids("prompt", prompt, "text or token ids")
+
+    @staticmethod
+    def _own_seed(seed: int | None) -> int | None:
+        """The seed of a request, checked."""
+        return None if seed is None else whole("seed", seed, 0, 2**64 - 1, or_none=True)
+
+    def _begin(self, tokens: list[int], request: _Request, progress: Progress | None, seed: int | None) -> _core._Step:
+        """Take in a prompt, for who holds the decoder. A request that the core refuses leaves seed, stop and open
+        streams as they were."""
+        told = False
+
+        def tell(done: int, total: int) -> object:
+            nonlocal told
+            told = True
+            return None if progress is None else progress(done, total)
+
+        chosen = self._seed if seed is None else seed
+        try:
+            if seed is not None or self._seed_is_due:
+                self._seed_is_due = True
+                self._core.set_sampling(_CoreSampling(self.sampling), chosen)
+            row = self._core.begin(tokens, request, None if progress is None else tell)
+            self._over()
+            self._seed, self._seed_is_due = chosen, False
+        except BaseException as error:
+            if told or not isinstance(error, (OptionsError, ContextFullError, BusyError)):
+                self._over()  # some of the prompt has taken the place of what was there
+            raise
+        return row
+
+    def _over(self) -> None:
+        """Whatever was being generated is so no more."""
+        self._generation += 1
+        self._last_stop = None
+
+    def _claim(self) -> AbstractContextManager[object]:
+        """The decoder, to be held by a `with` for what takes two calls of the core. Who comes second is refused; only
+        in a race of two threads does one wait for the other."""
+        if self._held.locked():
+            raise BusyError("the decoder is in use by another caller")
+        return self._held
 
     def _warn_if_disabled(self) -> None:
         speculation = self._core.speculation_stats()
@@ -462,8 +505,10 @@ class Decoder:
         if seed is not None:
             seed = whole("seed", seed, 0, 2**64 - 1, or_none=True)
         chosen = seed if seed is not None else sampling.seed if sampling.seed is not None else secrets.randbits(64)
-        self._core.set_sampling(_CoreSampling(sampling), chosen)
-        self.sampling, self._seed = sampling, chosen
+        with self._claim():
+            self._seed_is_due = True
+            self._core.set_sampling(_CoreSampling(sampling), chosen)
+            self.sampling, self._seed, self._seed_is_due = sampling, chosen, False
 
     def rewind(self, n: int) -> None:
         """Go back to the first `n` tokens of the history.
@@ -471,25 +516,59 @@ class Decoder:
         Raises:
             OptionsError: `n` is negative, or layers with a sliding window no longer keep what is needed.
         """
-        self._core.rewind(min(whole("n", n, 0), self.model.n_ctx + 1))  # a full context and the token it carries
-        self._generation += 1
+        n = min(whole("n", n, 0), self.model.n_ctx + 1)  # a full context and the token it carries
+        with self._claim():
+            self._core.rewind(n)
+            self._generation += 1
 
     def reset(self) -> None:
         """Forget all tokens. Options and references stay."""
-        self._core.reset()
-        self._generation += 1
+        with self._claim():
+            self._core.reset()
+            self._generation += 1
 
     def fork(self) -> Decoder:
-        """An independent decoder at the same point, with the same options and references."""
+        """An independent decoder at the same point, with the same options and references.
+
+        A draft source of your own is copied (`copy.deepcopy`), since each decoder tells its source another stream.
+        What `__deepcopy__` returns is used: it may share parts, or be the source itself if that keeps no stream.
+
+        Raises:
+            OptionsError: The draft source is your own and cannot be copied.
+            BusyError: Another caller is using the decoder.
+        """
+        self._core.cached()  # who is in use is not copied from
         speculation: Speculation | None = self.speculation
+        if speculation is not None and speculation.source is not None:
+            speculation = replace(speculation, source=_copy_of(speculation.source))
         return Decoder(self.model, sampling=self.sampling, speculation=speculation, _fork_of=self)
 
 
-def _utf8(text: str, what: str) -> bytes:
+def _copy_of(source: DraftSource) -> DraftSource:
     try:
-        return text.encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise OptionsError(f"{what} has a lone surrogate at character {error.start}, expected text") from None
+        return copy.deepcopy(source)
+    except Exception as error:  # whatever a source raises
+        raise OptionsError(
+            f"the draft source cannot be copied for the fork: {type(error).__name__}: {error}; expected one that "
+            "`copy.deepcopy` can copy, or that has `__deepcopy__`"
+        ) from error
+
+
+def as_stops(stop: str | int | Sequence[str | int], n_vocab: int) -> tuple[str | int, ...]:
+    """What a user gave as `stop`: texts and token ids.
+
+    Raises:
+        OptionsError: Something is neither, a text is empty or no Unicode, or a token is out of range.
+    """
+    stops = [stop] if isinstance(stop, (str, int)) else token_ids("stop", stop, "texts and token ids")
+    for item in stops:
+        if not isinstance(item, (str, int)) or isinstance(item, bool):
+            raise OptionsError(f"stop is {shown(stop)}, expected texts and token ids")
+        if isinstance(item, int) and not 0 <= item < n_vocab:
+            raise OptionsError(f"stop is {shown(stop)}, expected token ids of 0 to {n_vocab - 1}")
+        if isinstance(item, str) and not utf8("stop", item):
+            raise OptionsError(f"stop is {shown(stop)}, expected texts of at least one character")
+    return tuple(stops)
 
 
 def _stop_of(finish: tuple[FinishReason, int | None, int | None], request: _Request) -> str | int | None:

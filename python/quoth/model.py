@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from quoth import _core
 from quoth._arguments import callback, shown, token_ids, whole
-from quoth.errors import OptionsError
+from quoth.errors import BusyError, OptionsError
 from quoth.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -262,7 +262,10 @@ class Session:
         return len(self._session)
 
     def __repr__(self) -> str:
-        return f"Session({len(self)} of {self.model.n_ctx} tokens)"
+        try:
+            return f"Session({len(self)} of {self.model.n_ctx} tokens)"
+        except BusyError:  # whoever prints it only wants to look
+            return f"Session(in use, {self.model.n_ctx} tokens)"
 
     def forward(
         self, tokens: Sequence[int] | NDArray[np.integer[Any]], rows: Literal["all", "last"] = "all"

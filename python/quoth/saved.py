@@ -13,14 +13,14 @@ import dataclasses
 import hashlib
 import json
 import math
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from quoth._arguments import copied, shown, text
+from quoth._files import read_whole, write_whole
 from quoth.errors import OptionsError
-from quoth.options import DraftSource, Sampling, Speculation
+from quoth.options import DraftSource, Sampling, Speculation, as_speculation
 from quoth.transcript import Entry, Lead
 
 if TYPE_CHECKING:
@@ -32,23 +32,28 @@ __all__ = ["read", "write"]
 FORMAT: Final = "quoth conversation"
 VERSION: Final = 1
 
+LIMIT_BYTES: Final = 1 << 28
+"""Most bytes of a file: 256 MiB, some 25 million tokens."""
+
 
 def write(chat: Conversation, path: Path) -> None:
     """Write a conversation to a file.
 
     Raises:
         OSError: It cannot be written.
-        OptionsError: A message holds something that JSON cannot say.
+        OptionsError: A message holds something that JSON cannot say, the file would be too large, or what is there is
+            no file.
     """
     entries = [_entry(entry) for entry in chat._entries]
     if (answer := chat._open) is not None:
         coming = Entry(answer._message(), tuple(answer._tokens), answer._plan.prompt.lead)
         entries.append(_entry(coming))
+    name = chat.model.metadata.get("general.name")
     data = {
         "format": FORMAT,
         "version": VERSION,
         "model": {
-            "name": chat.model.metadata.get("general.name"),
+            "name": name if isinstance(name, str) else None,  # bytes where the file has no text
             "architecture": chat.model.metadata.get("general.architecture"),
             "vocabulary": _vocabulary(chat.model),
         },
@@ -65,17 +70,13 @@ def write(chat: Conversation, path: Path) -> None:
         "references": [tokens for _, tokens in chat._references.values()],
     }
     try:
-        text = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1)
-    except (TypeError, ValueError) as error:
+        written = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+        n_bytes = len(written.encode("utf-8"))
+    except (TypeError, ValueError, RecursionError) as error:
         raise OptionsError(f"the conversation cannot be written as JSON: {error}") from None
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text + "\n")
-        os.replace(name, path)
-    except BaseException:
-        os.unlink(name)
-        raise
+    if n_bytes > LIMIT_BYTES:
+        raise OptionsError(f"the conversation takes {n_bytes} bytes, expected at most {LIMIT_BYTES} for `{path}`")
+    write_whole(path, written)
 
 
 def read(
@@ -85,10 +86,11 @@ def read(
 
     Raises:
         OSError: It cannot be read.
-        OptionsError: It is no such file, is damaged, or is of another vocabulary.
+        OptionsError: It is no such file, is too large, is damaged, or is of another vocabulary.
     """
+    whole_file = read_whole(path, LIMIT_BYTES)
     try:
-        data = json.loads(path.read_bytes())
+        data = json.loads(whole_file, parse_constant=_refused)
     except (ValueError, RecursionError) as error:
         raise OptionsError(f"`{path}` is no conversation: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
@@ -100,20 +102,23 @@ def read(
     if made_with != _vocabulary(model):
         raise OptionsError(f"`{path}` was made with another vocabulary than that of `{model.path}`")
     options = found.field("options", dict)
-    chat = kind(
-        model,
-        sampling=_as_sampling(options.field("sampling", dict)),
-        speculation=speculation,
-        max_tokens=options.field("max_tokens", int).value,
-        stop=[stop.of(str, int).value for stop in options.field("stop", list).items()],
-        overflow=options.field("overflow", str).value,
-        chat_template=options.field("chat_template", str, type(None)).value,
-        tools=options.field("tools", list, type(None)).value,
-        documents=options.field("documents", list, type(None)).value,
-        template_kwargs=options.field("template_kwargs", dict, type(None)).value,
-    )
+    sampling = _as_sampling(options.field("sampling", dict))
+    guessing = as_speculation(speculation)
+    given: dict[str, Any] = {
+        "max_tokens": options.field("max_tokens", int).value,
+        "stop": [stop.of(str, int).value for stop in options.field("stop", list).items()],
+        "overflow": options.field("overflow", str).value,
+        "chat_template": options.field("chat_template", str, type(None)).value,
+        "tools": options.field("tools", list, type(None)).value,
+        "documents": options.field("documents", list, type(None)).value,
+        "template_kwargs": options.field("template_kwargs", dict, type(None)).value,
+    }
+    try:
+        chat = kind(model, sampling=sampling, speculation=guessing, **given)
+    except OptionsError as error:
+        raise OptionsError(f"{options.where}: {error}") from None
     chat.seed = _whole(options.field("seed", int), 2**64 - 1)
-    chat.trimmed = _whole(found.field("trimmed", int), 2**63)
+    chat._trimmed = _whole(found.field("trimmed", int), 2**63)
     chat._entries = [_as_entry(entry.of(dict), model.n_vocab) for entry in found.field("entries", list).items()]
     for reference in found.field("references", list).items():
         chat.add_reference(_tokens(reference.of(list), model.n_vocab))
@@ -155,14 +160,16 @@ def _entry(entry: Entry) -> dict[str, Any]:
 def _as_entry(found: _Found, n_vocab: int) -> Entry:
     message = found.field("message", dict)
     message.field("role", str)
+    copied(message.where, message.value, 1)
     tokens, lead = None, None
     if "tokens" in found.value:
         tokens = tuple(_tokens(found.field("tokens", list), n_vocab))
         message.field("content", str)
     if "lead" in found.value:
         part = found.field("lead", dict)
+        lead_text = part.field("text", str)
         lead = Lead(
-            part.field("text", str).value,
+            text(lead_text.where, lead_text.value),
             tuple(_tokens(part.field("tokens", list), n_vocab)),
             part.field("continues", bool).value,
         )
@@ -178,6 +185,10 @@ def _whole(found: _Found, last: int) -> int:
     if not 0 <= number <= last:
         raise OptionsError(f"expected 0 to {last} in {found.where}, found {number}")
     return number
+
+
+def _refused(constant: str) -> None:
+    raise ValueError(f"found {constant}, expected a number")
 
 
 def _sampling(sampling: Sampling) -> dict[str, Any]:
@@ -197,10 +208,13 @@ def _as_sampling(found: _Found) -> Sampling:
     bias = {}
     for item in found.field("logit_bias", list).items():
         pair = item.of(list).value
-        if len(pair) != 2 or (isinstance(pair[1], str) and pair[1] != "-inf"):
-            raise OptionsError(f"expected a token and its bias in {item.where}, found {pair!r}")
+        if len(pair) != 2 or not isinstance(pair[0], int) or (isinstance(pair[1], str) and pair[1] != "-inf"):
+            raise OptionsError(f"expected a token and its bias in {item.where}, found {shown(pair)}")
         bias[pair[0]] = float(pair[1]) if isinstance(pair[1], str) else pair[1]
-    return Sampling(**{**data, "logit_bias": bias, "banned": found.field("banned", list).value})
+    try:
+        return Sampling(**{**data, "logit_bias": bias, "banned": found.field("banned", list).value})
+    except (OptionsError, TypeError, OverflowError) as error:  # a number may be too large for a float
+        raise OptionsError(f"{found.where}: {error}") from None
 
 
 def _vocabulary(model: Model) -> str:

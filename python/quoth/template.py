@@ -57,11 +57,14 @@ class ChatTemplate:
     """
 
     def __init__(self, source: str, special_tokens: Mapping[str, str] = MappingProxyType({})) -> None:
+        if not isinstance(source, str):
+            raise TemplateError(f"expected text as a template, found {type(source).__name__}")
         self.source: Final = source
         self.special_tokens: Final = dict(special_tokens)
 
     def render(
         self,
+        /,
         messages: Sequence[Mapping[str, Any]],
         add_generation_prompt: bool = True,
         tools: Sequence[Mapping[str, Any]] | None = None,
@@ -134,7 +137,11 @@ def escaped(
     Raises:
         TemplateError: A value is not plain data, or holds every character that could be a mark.
     """
-    plain = _plain([list(messages), tools, documents], "messages")
+    plain = [
+        _plain(_listed(messages), "messages"),
+        None if tools is None else _mappings(tools, "tools"),
+        None if documents is None else _mappings(documents, "documents"),
+    ]
     everything = json.dumps(plain, ensure_ascii=False)
     mark = next((character for character in map(chr, range(0xFDD0, 0xFDF0)) if character not in everything), None)
     if mark is None:
@@ -152,11 +159,15 @@ def escaped(
 
 
 def _conversation(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
-        raise TemplateError(f"expected a list of messages, found {type(messages).__name__}")
-    if len(messages) == 0:
+    if len(_listed(messages)) == 0:
         raise TemplateError("expected at least one message, found none")
     return [_message(message, f"messages[{at}]") for at, message in enumerate(messages)]
+
+
+def _listed(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
+        raise TemplateError(f"expected a list of messages, found {type(messages).__name__}")
+    return list(messages)
 
 
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:

@@ -5,7 +5,7 @@ In: figures, and what they belong to. Out: a TOML file.
 R1  A record says what it is, the command that made it, the machine, the instruction set, the threads, the version and
     the day. Figures that were measured several times carry their spread, losing rows included.
 R2  Paths are left out of commands: a record is read on other machines. So are the options that say where it went.
-R3  Written whole or not at all.
+R3  Written whole or not at all (`quoth._files`).
 R4  Floats have five significant digits: more is noise. What is None is left out, as TOML has no such thing.
 """
 
@@ -16,10 +16,11 @@ import json
 import math
 import os
 import shlex
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from quoth._files import write_whole
 
 if TYPE_CHECKING:
     from quoth.model import Model
@@ -83,19 +84,12 @@ def write_record(path: Path, what: str, command: str, run: Mapping[str, Any], fi
         figures: Numbers, texts, mappings, sequences and dataclasses of them.
 
     Raises:
+        OptionsError: What is there is no file.
         OSError: It cannot be written.
     """
     text = to_toml({"what": what, "command": command, "run": run, **figures})
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".tmp")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        os.chmod(name, 0o644)
-        os.replace(name, path)
-    except BaseException:
-        Path(name).unlink(missing_ok=True)
-        raise
+    write_whole(path, text)
 
 
 def to_toml(data: Mapping[str, Any]) -> str:
