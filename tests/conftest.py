@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import signal
 import sys
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,9 @@ from program import ROOT, Run, with_pipes, with_terminal
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say why tests were skipped, also where nobody asks for it."""
+    """Say why tests were skipped, also where nobody asks for it; and hear Ctrl-C, also in the background."""
+    # A shell without job control starts what runs in the background with interrupts ignored, and children inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     if "s" not in config.option.reportchars.lower():
         config.option.reportchars += "s"
 

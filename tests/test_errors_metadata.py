@@ -239,8 +239,8 @@ def write(path: Path) -> Path:
     return path
 
 
-@pytest.mark.parametrize("pre", ["foo", "", 5, ["smollm"]])
-def test_an_unknown_splitter_as_an_argument_is_refused_at_once(tmp_path: Path, pre: Any) -> None:
+@pytest.mark.parametrize("pre", ["foo", ""])
+def test_an_unknown_splitter_as_an_argument_is_refused_at_once(tmp_path: Path, pre: str) -> None:
     with pytest.raises(quoth.TokenizerError) as caught:
         load(write(tmp_path / "model.gguf"), pre=pre)
     assert str(caught.value).startswith(f"the splitter `{pre}` (argument pre) is unknown; pre= takes one of these")
