@@ -96,6 +96,7 @@ fn step_row(step: Step) -> StepRow {
 #[pyclass(module = "quoth._core", frozen)]
 pub(crate) struct Decoder {
     decoder: Mutex<decode::Decoder>,
+    sampling: Mutex<Sampling>,
     cascade: Option<SharedCascade>,
     interrupt: Interrupt,
 }
@@ -138,10 +139,9 @@ impl Decoder {
         let n_vocab = model.model.config().n_vocab;
         let (speculation, cascade) = speculation(py, speculation_args, source, n_vocab, &interrupt)?;
         let vocab = model.vocab(py)?;
-        let decoder = guarded(py, &Mutex::new(None), || {
-            decode::Decoder::new(model.alive()?, vocab, kind, sampling.with_seed(seed), speculation)
-        })?;
-        Ok(Decoder { decoder: Mutex::new(decoder), cascade, interrupt })
+        let decoder =
+            guarded(py, &Mutex::new(None), || decode::Decoder::new(model.alive()?, vocab, kind, speculation))?;
+        Ok(Decoder { decoder: Mutex::new(decoder), sampling: Mutex::new(sampling.with_seed(seed)), cascade, interrupt })
     }
 
     /// Begins a request; its first step.
@@ -160,6 +160,7 @@ impl Decoder {
         let step = guarded(py, &raised, || {
             let stops = StopSet::new(&request.stop_texts)?;
             let request = Request {
+                sampling: self.sampling.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone(),
                 max_tokens: request.max_tokens,
                 stop_ids: request.stop_ids,
                 stop_at_eog: request.stop_at_eog,
@@ -309,9 +310,9 @@ impl Decoder {
     }
 
     fn set_sampling(&self, py: Python<'_>, sampling: SamplingArgs, seed: u64) -> PyResult<()> {
-        let mut decoder = self.lock(py)?;
-        let decoder = &mut *decoder;
-        guarded(py, &Mutex::new(None), || decoder.set_sampling(sampling.with_seed(seed)))
+        *self.sampling.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = sampling.with_seed(seed);
+        drop(self.lock(py)?);
+        Ok(())
     }
 
     /// An independent decoder at the same point; references of the cascade come along.
@@ -333,7 +334,8 @@ impl Decoder {
         }
         let decoder = &mut *decoder;
         let fork = guarded(py, &Mutex::new(None), || decoder.fork(speculation))?;
-        Ok(Decoder { decoder: Mutex::new(fork), cascade, interrupt })
+        let sampling = Mutex::new(self.sampling.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone());
+        Ok(Decoder { decoder: Mutex::new(fork), sampling, cascade, interrupt })
     }
 
     /// Whether references can be added: a cascade drafts.
