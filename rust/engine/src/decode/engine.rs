@@ -54,7 +54,7 @@ impl Engine {
     }
 
     /// Takes a step of each sequence: at least one token of those that decode, or the end of their request; of those whose prompt is not through, up to
-    /// `prompt_rows` tokens of prompts in all, first come first served. A sequence that got no row has an empty step. All sequences are of one model.
+    /// `prompt_rows` tokens of prompts in all, in even shares. A sequence that got no row has an empty step. All sequences are of one model.
     pub fn step(&mut self, sequences: &mut [&mut Sequence], prompt_rows: usize) -> Vec<Result<Step>> {
         let start = self.clock.now_ns();
         let mut moves = self.plan(sequences, prompt_rows);
@@ -69,25 +69,30 @@ impl Engine {
         self.commit(sequences, moves, forwarded, &timing)
     }
 
-    fn plan(&mut self, sequences: &mut [&mut Sequence], mut prompt_rows: usize) -> Vec<Move> {
-        // Decoding sequences come first (E3).
-        let mut moves: Vec<Option<Move>> = sequences
-            .iter_mut()
-            .map(|sequence| (!sequence.is_reading()).then(|| sequence.plan(0, &mut *self.clock)))
-            .collect();
-        let taken: usize = moves.iter().flatten().map(Move::rows).sum();
-        prompt_rows = prompt_rows.min(MAX_ROWS.saturating_sub(taken));
-        sequences
-            .iter_mut()
-            .zip(&mut moves)
-            .map(|(sequence, m)| {
-                m.take().unwrap_or_else(|| {
-                    let m = sequence.plan(prompt_rows, &mut *self.clock);
-                    prompt_rows -= m.rows();
-                    m
-                })
-            })
-            .collect()
+    fn plan(&mut self, sequences: &mut [&mut Sequence], prompt_rows: usize) -> Vec<Move> {
+        let mut moves: Vec<Move> = Vec::with_capacity(sequences.len());
+        let mut readers = Vec::new();
+        for (i, sequence) in sequences.iter_mut().enumerate() {
+            if sequence.is_reading() {
+                readers.push(i);
+            }
+            // Those that read have their turn below, when it is known how many rows are left (E3).
+            moves.push(if sequence.is_reading() {
+                Move::Over(Ok(Step::default()))
+            } else {
+                sequence.plan(0, &mut *self.clock)
+            });
+        }
+        let taken: usize = moves.iter().map(Move::rows).sum();
+        let mut left = prompt_rows.min(MAX_ROWS.saturating_sub(taken));
+        // Prompts with the fewest rows to go come first, and what they do not need of an even share goes to the others.
+        readers.sort_by_key(|i| sequences[*i].unread());
+        for (n, i) in readers.iter().enumerate() {
+            let m = sequences[*i].plan(left.div_ceil(readers.len() - n), &mut *self.clock);
+            left -= m.rows();
+            moves[*i] = m;
+        }
+        moves
     }
 
     /// Forwards what the sequences planned; the rows are then in `self.best` and `self.logits`, one sequence after another.

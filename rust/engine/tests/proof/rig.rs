@@ -42,7 +42,8 @@ pub(crate) struct Log {
 
 pub(crate) type Shared<T> = Arc<Mutex<T>>;
 
-struct Eye(Shared<Log>);
+/// Sees what a decoder or a sequence does.
+pub(crate) struct Eye(pub(crate) Shared<Log>);
 
 impl Probe for Eye {
     fn wants_rows(&self) -> bool {
