@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 from quoth.bench.paired import Spread
 
 if TYPE_CHECKING:
-    from quoth.decoder import Decoder, Result
+    from quoth.decoder import Decoder
+    from quoth.results import Result
 
 __all__ = ["Comparison", "Difference", "compare", "first_difference"]
 

@@ -21,7 +21,8 @@ from quoth.cli._units import as_json, rate, spread
 if TYPE_CHECKING:
     from quoth.bench.compare import Comparison, Difference
     from quoth.bench.paired import Spread
-    from quoth.decoder import Decoder, Result
+    from quoth.decoder import Decoder
+    from quoth.results import Result
     from quoth.tokenizer import Tokenizer
 
 __all__ = ["run_comparison"]
