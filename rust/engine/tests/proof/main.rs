@@ -10,6 +10,7 @@
 //! | `families` | I4, I5, I6 for every family, where windows move |
 //! | `gate` | obligation 5: the gate changes no stream |
 //! | `company` | E1, E2, Q4: a sequence among any others, joining and leaving at any step, is what it is alone |
+//! | `schedule` | H1 to H5: tasks of a scheduler are what their requests are alone, and leave nothing behind |
 //! | `ends` | obligation 6: stops, budgets and contexts that end inside a draft |
 //! | `broken` | each of the seven notices when its mechanism is left out |
 //!
@@ -33,4 +34,5 @@ mod lossless;
 mod models;
 mod rewind;
 mod rig;
+mod schedule;
 mod twin;
