@@ -26,8 +26,8 @@ _Finish: TypeAlias = tuple[_FinishReason, int | None, int | None]
 _Logprobs: TypeAlias = tuple[float, list[tuple[int, float]]]
 # Tokens, text, log-probabilities, drafted, accepted, source, finish.
 _Step: TypeAlias = tuple[list[int], str, list[_Logprobs], int, int, str | None, _Finish | None]
-# Name, drafts, drafted, accepted, mutes, muted, reason.
-_Source: TypeAlias = tuple[str, int, int, int, int, bool, str | None]
+# Name, drafts, drafted, accepted, reason.
+_Source: TypeAlias = tuple[str, int, int, int, str | None]
 # Name, shape (as GGUF says it, fastest axis first), type, bytes, offset in the data.
 _Tensor: TypeAlias = tuple[str, list[int], str, int, int]
 
@@ -47,10 +47,10 @@ class _Speculation(Protocol):
     max_draft: int
     min_draft: int | None
     min_match: int | None
-    policy: str
     recycling: bool
     costs: list[tuple[int, float]] | None
     cost_provenance: str
+    live_costs: bool
     gate: Gate
 
 class _Request(Protocol):
@@ -214,16 +214,6 @@ class DraftIndex:
 
 def check_sampling(args: _Sampling) -> None: ...
 def check_speculation(args: _Speculation) -> None: ...
-def replay(
-    trace: _Tokens,
-    n_vocab: int,
-    args: _Speculation,
-    prompt_tokens: int,
-    plain_ns: int,
-    draft_ns: int,
-    true_costs: Sequence[tuple[int, float]] | None,
-    references: Sequence[Sequence[int]],
-) -> tuple[dict[str, Any], list[_Source]]: ...
 def replay_turns(
     turns: Sequence[tuple[_Tokens, _Tokens, _Tokens, int, bool]],
     stops: Sequence[int],

@@ -482,7 +482,7 @@ class Decoder:
         if speculation is not None:
             fields, rows = speculation
             gate = GateStats(**fields)
-            sources = {r[0]: SourceStats(r[1], r[2], r[3], r[5], r[6]) for r in rows}
+            sources = {r[0]: SourceStats(*r[1:]) for r in rows}
         greedy = self.sampling.temperature <= 0
         return Stats(
             **self._core.stats(),

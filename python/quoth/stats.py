@@ -39,10 +39,8 @@ class SourceStats:
     """Tokens in those drafts."""
     accepted: int
     """Tokens among them that were committed."""
-    muted: bool
-    """Whether it is not asked at the moment."""
-    reason: str | None
-    """Why it is, or last was, not asked."""
+    reason: str | None = None
+    """Why it drafts nothing any more, if so."""
 
     @property
     def acceptance(self) -> float:
@@ -150,9 +148,9 @@ def total(several: Iterable[Stats]) -> Stats:
     sources: dict[str, SourceStats] = {}
     for stats in every:
         for name, new in stats.sources.items():
-            old = sources.get(name, SourceStats(0, 0, 0, muted=False, reason=None))
+            old = sources.get(name, SourceStats(0, 0, 0))
             counts = (old.drafts + new.drafts, old.drafted + new.drafted, old.accepted + new.accepted)
-            sources[name] = SourceStats(*counts, muted=new.muted, reason=new.reason)
+            sources[name] = SourceStats(*counts, reason=new.reason)
     return replace(
         every[-1],
         **sums,

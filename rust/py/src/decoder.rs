@@ -109,15 +109,15 @@ fn speculation(
     interrupt: &Interrupt,
 ) -> PyResult<(Option<Speculation>, Option<SharedCascade>)> {
     let Some(args) = args else { return Ok((None, None)) };
-    let gate = args.gate(py)?;
+    let (gate, costs) = (args.gate(py)?, args.costs(py)?);
     let (source, cascade): (Box<dyn DraftSource>, _) = match source {
         Some(object) => (Box::new(PySource::new(object, interrupt.clone())?), None),
         None => {
             let cascade = SharedCascade::new(args.cascade(py, n_vocab)?);
-            (Box::new(cascade.clone()), Some(cascade))
+            (Box::new(cascade.0.clone()), Some(cascade))
         }
     };
-    Ok((Some(Speculation { source, gate, max_draft: args.max_draft }), cascade))
+    Ok((Some(Speculation { source, gate, costs, max_draft: args.max_draft }), cascade))
 }
 
 #[pymethods]
@@ -269,9 +269,9 @@ impl Decoder {
         gate.set_item("reopened", s.gate.reopened)?;
         gate.set_item("closed_steps", s.gate.closed_steps)?;
         gate.set_item("probe_in", s.gate.probe_in)?;
-        gate.set_item("scale", s.gate.scale)?;
-        gate.set_item("plain_ns", s.gate.plain_ns)?;
-        gate.set_item("costs", s.cost_provenance)?;
+        gate.set_item("scale", s.costs.scale)?;
+        gate.set_item("plain_ns", s.costs.plain_ns)?;
+        gate.set_item("costs", s.costs.provenance)?;
         gate.set_item("reason", s.disabled.or(s.gate.reason.map(|r| r.to_string())))?;
         Ok(Some((gate, source_rows(s.sources))))
     }

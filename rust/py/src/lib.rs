@@ -26,7 +26,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<draft::DraftIndex>()?;
     m.add_function(wrap_pyfunction!(decoder::check_sampling, m)?)?;
     m.add_function(wrap_pyfunction!(draft::check_speculation, m)?)?;
-    m.add_function(wrap_pyfunction!(draft::replay, m)?)?;
     m.add_function(wrap_pyfunction!(draft::replay_turns, m)?)?;
     m.add_function(wrap_pyfunction!(model::kernel_sets, m)?)?;
     m.add_function(wrap_pyfunction!(model::default_threads, m)?)?;

@@ -10,7 +10,6 @@
 //! The first token of a request comes with the prefill, in the same pass, so drafting begins with the second.
 
 mod clock;
-mod drafter;
 #[doc(hidden)]
 pub mod probe;
 mod request;
@@ -18,13 +17,13 @@ mod stats;
 mod step;
 
 pub use clock::{Clock, SystemClock};
-pub use drafter::MAX_DRAFT;
+pub use quoth_draft::SpeculationStats;
 pub use request::{Finish, Request, Step};
-pub use stats::{DecodeStats, SpeculationStats};
+pub use stats::DecodeStats;
 
 use std::sync::Arc;
 
-use quoth_draft::{DraftSource, Gate};
+use quoth_draft::{Costs, DraftSource, Gate, OptionsError, Speculator};
 use quoth_kernels::attend::KvKind;
 use quoth_kernels::top::Best;
 
@@ -33,8 +32,10 @@ use crate::error::{Error, Result};
 use crate::model::{Model, Scratch};
 use crate::sample::{Sampler, Sampling};
 use crate::vocab::Vocab;
-use drafter::Drafter;
 use request::Turn;
+
+/// The longest draft of a decoder. What a verification forwards must fit the rewindable part of window layers ([`crate::cache::REWIND`]).
+pub const MAX_DRAFT: usize = 64;
 
 /// How a decoder guesses.
 pub struct Speculation {
@@ -42,6 +43,8 @@ pub struct Speculation {
     pub source: Box<dyn DraftSource>,
     /// Whether guessing pays.
     pub gate: Gate,
+    /// What steps cost; decoders of one model may share it.
+    pub costs: Costs,
     /// Longest draft, 1 to [`MAX_DRAFT`].
     pub max_draft: usize,
 }
@@ -66,7 +69,7 @@ pub struct Decoder {
     sampler: Sampler,
     /// The sampler of the next request, if it is another one.
     next_sampler: Option<Sampler>,
-    drafter: Option<Drafter>,
+    speculator: Option<Speculator>,
     clock: Box<dyn Clock>,
     probe: Option<Box<dyn probe::Probe>>,
     turn: Option<Turn>,
@@ -75,7 +78,7 @@ pub struct Decoder {
 
 impl std::fmt::Debug for Decoder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Decoder({} tokens, {:?})", self.history.len(), self.drafter)
+        write!(f, "Decoder({} tokens, {:?})", self.history.len(), self.speculator)
     }
 }
 
@@ -93,18 +96,15 @@ impl Decoder {
     ) -> Result<Decoder> {
         let cache = KvCache::new(model.config(), kind, model.n_ctx())?;
         let sampler = Sampler::new(sampling, model.config().n_vocab)?;
-        let drafter = match speculation {
+        let speculator = match speculation {
             Some(s) if s.max_draft == 0 || s.max_draft > MAX_DRAFT => {
                 let expected = format!("1 to {MAX_DRAFT}");
                 return Err(Error::Option { what: "max_draft", found: s.max_draft.to_string(), expected });
             }
-            // Nothing would ever be drafted.
-            Some(s) if s.gate.options().min_draft > s.max_draft => {
-                let expected = format!("at most max_draft, {}", s.max_draft);
-                let found = s.gate.options().min_draft.to_string();
-                return Err(Error::Option { what: "min_draft", found, expected });
+            Some(s) => {
+                let refused = |e: OptionsError| Error::Option { what: e.option, found: e.found, expected: e.expected };
+                Some(Speculator::new(s.source, s.gate, s.costs, s.max_draft).map_err(refused)?)
             }
-            Some(s) => Some(Drafter::new(s.source, s.gate, s.max_draft)),
             None => None,
         };
         Ok(Decoder {
@@ -117,7 +117,7 @@ impl Decoder {
             history: Vec::new(),
             sampler,
             next_sampler: None,
-            drafter,
+            speculator,
             clock: Box::<SystemClock>::default(),
             probe: None,
             turn: None,
@@ -172,12 +172,7 @@ impl Decoder {
 
     /// What speculation did in the current or last request.
     pub fn speculation_stats(&self) -> Option<SpeculationStats> {
-        self.drafter.as_ref().map(Drafter::stats)
-    }
-
-    /// The source, for what only its maker knows about it. `None`: plain decoding.
-    pub fn source_mut(&mut self) -> Option<&mut dyn DraftSource> {
-        self.drafter.as_mut().map(Drafter::source_mut)
+        self.speculator.as_ref().map(Speculator::stats)
     }
 
     /// Forgets all tokens; options and references stay.
@@ -188,8 +183,8 @@ impl Decoder {
         self.turn = None;
         self.cache.truncate(0)?;
         self.history.clear();
-        if let Some(drafter) = &mut self.drafter {
-            drafter.rebuild(&[]);
+        if let Some(speculator) = &mut self.speculator {
+            speculator.rebuild(&[]);
         }
         Ok(())
     }
@@ -202,8 +197,8 @@ impl Decoder {
         }
         self.cache.truncate(self.history.len().saturating_sub(1))?;
         self.history.truncate(self.cache.len() + 1);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.rebuild(&self.history);
+        if let Some(speculator) = &mut self.speculator {
+            speculator.rebuild(&self.history);
         }
         Ok(())
     }
@@ -220,8 +215,8 @@ impl Decoder {
         self.cache.truncate(n.saturating_sub(1))?;
         self.turn = None;
         self.history.truncate(n);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.rebuild(&self.history);
+        if let Some(speculator) = &mut self.speculator {
+            speculator.rebuild(&self.history);
         }
         Ok(())
     }
@@ -242,8 +237,8 @@ impl Decoder {
         )?;
         fork.cache = self.cache.copy_prefix(self.cache.len())?;
         fork.history.clone_from(&self.history);
-        if let Some(drafter) = &mut fork.drafter {
-            drafter.rebuild(&fork.history);
+        if let Some(speculator) = &mut fork.speculator {
+            speculator.rebuild(&fork.history);
         }
         Ok(fork)
     }

@@ -1,15 +1,15 @@
 //! The two moves of a decoder: begin a request, take a step.
 
-use super::drafter::Bounds;
+use super::Decoder;
 use super::probe::{Part, Probe};
 use super::request::{Finish, Request, Step, Turn};
 use super::stats::DecodeStats;
-use super::{Decoder, Drafter};
+use quoth_draft::{Bounds, Load, Speculator, TimedStep};
 use quoth_kernels::top::Best;
 
 use crate::error::{Error, Result};
 use crate::model::{MAX_ROWS, Output, Span, Want};
-use crate::sample::{Picked, SampleError, Sampler, logprobs};
+use crate::sample::{Picked, SampleError, Sampler, logprobs, topk_ids};
 use crate::vocab::Vocab;
 
 /// The rows of a forward that are to be sampled.
@@ -85,8 +85,8 @@ impl Decoder {
             // What is cached is a prefix of the prompt; the token after it is carried (I1).
             self.cache.truncate(prompt.len() - 1)?;
             self.history.truncate(self.cache.len() + 1);
-            if let Some(drafter) = &mut self.drafter {
-                drafter.rebuild(&self.history);
+            if let Some(speculator) = &mut self.speculator {
+                speculator.rebuild(&self.history);
             }
         }
         self.stats.prefill_ns = self.clock.now_ns() - start;
@@ -107,12 +107,12 @@ impl Decoder {
         let known = self.history.len();
         self.history.clear();
         self.history.extend_from_slice(prompt);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.begin();
+        if let Some(speculator) = &mut self.speculator {
+            speculator.begin_request();
             if extends {
-                drafter.observe(&prompt[known..]);
+                speculator.observe(&prompt[known..]);
             } else {
-                drafter.rebuild(prompt);
+                speculator.rebuild(prompt);
             }
         }
         Ok(kept)
@@ -187,11 +187,11 @@ impl Decoder {
             kept -= 1;
         }
         self.cache.truncate(self.history.len() - 1)?;
-        if let Some(drafter) = &mut self.drafter {
+        if let Some(speculator) = &mut self.speculator {
             if kept > 0 {
-                drafter.observe(&self.history[self.history.len() - kept..]);
+                speculator.observe(&self.history[self.history.len() - kept..]);
             } else {
-                drafter.drop_pending();
+                speculator.drop_pending();
             }
         }
         Ok(())
@@ -231,8 +231,8 @@ impl Decoder {
         let result = self.forward_and_commit(turn, &mut step);
         if let Err(error) = result {
             self.cache.truncate(self.history.len() - 1)?;
-            if let Some(drafter) = &mut self.drafter {
-                drafter.drop_pending();
+            if let Some(speculator) = &mut self.speculator {
+                speculator.drop_pending();
             }
             if step.tokens.is_empty() {
                 return Err(error);
@@ -249,33 +249,32 @@ impl Decoder {
         let carried = self.history.last().copied();
         let mut tokens: Vec<u32> = carried.into_iter().collect();
         let mut draft_ns = 0;
-        if let Some(drafter) = &mut self.drafter
-            && drafter.allows()
-        {
+        let cached = self.cache.len();
+        if let Some(speculator) = &mut self.speculator {
             let bounds = Bounds {
                 room: self.cache.n_ctx() - self.cache.len() - 1,
                 wanted: turn.request.max_tokens - turn.produced,
                 n_vocab,
                 stop_ids: &turn.stop_ids,
             };
-            drafter.propose(&self.history, bounds);
-            tokens.extend_from_slice(drafter.draft());
-            draft_ns = (self.clock.now_ns() - start).max(1);
+            let draft = speculator.propose(&self.history, bounds, Load { cached, ..Load::default() });
+            tokens.extend_from_slice(&draft.tokens);
+            if turn.request.trace && !draft.is_empty() {
+                step.source = Some(draft.source.as_deref().unwrap_or("source").to_owned());
+            }
+            if speculator.allowed() {
+                draft_ns = (self.clock.now_ns() - start).max(1);
+            }
         }
         let drafted = tokens.len() - 1;
         step.drafted = drafted;
-        let drafts_before = match &self.drafter {
-            Some(drafter) if turn.request.trace && drafted > 0 => drafter.drafts_by_source(),
-            _ => Vec::new(),
-        };
-
         self.before(Part::Forward { rows: tokens.len() })?;
         let forward_start = self.clock.now_ns();
         // Plain greedy decoding needs no rows, only the greatest of each; a probe may want to see rows.
         let seen = turn.request.logprobs.is_some() || self.probe.as_ref().is_some_and(|probe| probe.wants_rows());
         let greedy = self.sampler.is_plainly_greedy() && !seen;
-        let topk = match &self.drafter {
-            Some(drafter) if drafted > 0 => drafter.topk(),
+        let topk = match &self.speculator {
+            Some(speculator) if drafted > 0 => speculator.topk(),
             _ => 0,
         };
         self.forward(&tokens, Want::All, greedy.then_some(topk.max(1)))?;
@@ -283,11 +282,11 @@ impl Decoder {
         self.before(Part::Forwarded)?;
 
         let before = self.history.len();
-        let drafter = if drafted > 0 { self.drafter.as_mut() } else { None };
+        let speculator = if drafted > 0 { self.speculator.as_mut() } else { None };
         let rows = commit_rows(
             &self.vocab,
             &mut self.sampler,
-            drafter,
+            speculator,
             self.probe.as_deref_mut(),
             &mut self.history,
             &mut self.stats,
@@ -305,14 +304,9 @@ impl Decoder {
         step.accepted = rows.accepted;
         self.settle(turn, committed)?;
         if drafted > 0
-            && let Some(drafter) = &mut self.drafter
+            && let Some(speculator) = &mut self.speculator
         {
-            drafter.observe_topk(&tokens[..rows.sampled]);
-            if turn.request.trace {
-                let after = drafter.drafts_by_source();
-                let grown = |(name, drafts): &&(String, u64)| !drafts_before.contains(&(name.clone(), *drafts));
-                step.source = after.iter().find(grown).map(|(name, _)| name.clone());
-            }
+            speculator.observe_topk(&tokens[..rows.sampled]);
         }
         let end = self.clock.now_ns();
 
@@ -331,13 +325,22 @@ impl Decoder {
         } else {
             stats.plain_steps += 1;
         }
-        if let Some(drafter) = &mut self.drafter {
+        if let Some(speculator) = &mut self.speculator {
             // A step that failed, or that a stop cut short, says nothing about the draft's worth; its time is not a sample either.
             let cut_short = rows.accepted == committed && committed <= drafted;
-            if drafted > 0 && rows.error.is_none() {
-                drafter.record_verify(rows.accepted, committed, (!cut_short).then_some(end - start));
-            } else if drafted == 0 {
-                drafter.record_plain(end - start, draft_ns);
+            let mut timed = TimedStep { rows: drafted + 1, spans: 1, cached, drafted, ns: end - start };
+            let costs = speculator.costs().clone();
+            if drafted == 0 {
+                timed.ns = timed.ns.saturating_sub(draft_ns);
+                costs.lock().observe(timed);
+                speculator.record_plain(draft_ns);
+            } else if rows.error.is_none() {
+                let cost = (!cut_short).then(|| {
+                    let mut costs = costs.lock();
+                    costs.observe(timed);
+                    costs.draft_cost(drafted, drafted + 1, 1, cached)
+                });
+                speculator.record_verify(rows.accepted, committed, cost);
             }
         }
         match rows.error {
@@ -352,7 +355,7 @@ impl Decoder {
 fn commit_rows(
     vocab: &Vocab,
     sampler: &mut Sampler,
-    mut drafter: Option<&mut Drafter>,
+    mut speculator: Option<&mut Speculator>,
     mut probe: Option<&mut (dyn Probe + 'static)>,
     history: &mut Vec<u32>,
     stats: &mut DecodeStats,
@@ -362,15 +365,19 @@ fn commit_rows(
     step: &mut Step,
 ) -> Rows {
     let mut rows = Rows::default();
-    let topk = drafter.as_ref().map_or(0, |drafter| drafter.topk());
+    let topk = speculator.as_ref().map_or(0, |speculator| speculator.topk());
     for i in 0..=draft.len() {
         let pos = history.len();
         if topk > 0
-            && let Some(drafter) = &mut drafter
+            && let Some(speculator) = &mut speculator
         {
             match &results {
-                Results::Logits(logits) => drafter.capture(row_of(logits, i, draft.len() + 1), topk),
-                Results::Best(best) => drafter.capture_ids(best[i].ids()),
+                Results::Logits(logits) => {
+                    let mut ids = vec![0; topk];
+                    let n = topk_ids(row_of(logits, i, draft.len() + 1), &mut ids);
+                    speculator.capture(ids[..n].iter().copied());
+                }
+                Results::Best(best) => speculator.capture(best[i].ids()),
             }
         }
         if let Some(probe) = &mut probe
