@@ -121,8 +121,8 @@ class Script:
         self.order.append((workload.id, speculative))
         ns = {"a": 100, "b": 500}[workload.id] * (run + 1) // (2 if speculative else 1)
         tokens = self.tokens(workload.id, speculative, run)
-        sources = {"reference-1": quoth.SourceStats(2, 6, 3, muted=False, reason=None)}
-        sources |= {"reference-2": quoth.SourceStats(1, 4, 0, muted=False, reason=None)}
+        sources = {"reference-1": quoth.SourceStats(2, 6, 3)}
+        sources |= {"reference-2": quoth.SourceStats(1, 4, 0)}
         stats = quoth.Stats(
             committed=len(tokens),
             steps=2 if speculative else 4,

@@ -294,7 +294,6 @@ def test_sampling_that_does_not_fit_the_model_is_refused_by_the_decoder(model: q
         ({"min_draft": 17}, "min_draft is 17, expected at most max_draft, which is 16"),
         ({"min_draft": 1.5}, "min_draft is 1.5, expected a whole number"),
         *(({"min_match": v}, "min_match") for v in (0, 10**6, "x")),
-        *(({"policy": v}, "policy is ") for v in ("clever", None, 3)),
         *(({"recycling": v}, f"recycling is {v!r}, expected True or False") for v in (1, None, "yes")),
         *(({"costs": v}, f"costs is {v!r}, expected costs by draft length") for v in (5, [1], "x")),
         ({"costs": {}}, "expected at least one point"),
@@ -342,7 +341,6 @@ def test_a_decoder_refuses_what_is_neither_options_nor_a_source(model: quoth.Mod
         ),
         ({"n_vocab": 2**33}, "n_vocab"),
         ({"n_vocab": 10, "min_draft": 0}, "min_draft"),
-        ({"n_vocab": 10, "policy": "x"}, "policy"),
     ]
 )
 def test_a_draft_index_refuses_nonsense(arguments: dict[str, Any], message: str) -> None:

@@ -36,10 +36,10 @@ class _Speculation(Protocol):
     max_draft: int
     min_draft: int | None
     min_match: int | None
-    policy: str
     recycling: bool
     costs: list[tuple[int, float]] | None
     cost_provenance: str
+    live_costs: bool
     gate: Any
 
 class _Request(Protocol):
@@ -295,22 +295,10 @@ class SourceStats:
     @property
     def accepted(self) -> int: ...
     @property
-    def muted(self) -> bool: ...
-    @property
     def reason(self) -> str | None: ...
 
 def check_sampling(args: _Sampling, n_vocab: int | None) -> None: ...
 def check_speculation(args: _Speculation) -> None: ...
-def replay(
-    trace: _Tokens,
-    n_vocab: int,
-    args: _Speculation,
-    prompt_tokens: int,
-    plain_ns: int,
-    draft_ns: int,
-    true_costs: Sequence[tuple[int, float]] | None,
-    references: Sequence[Sequence[int]],
-) -> tuple[dict[str, Any], list[SourceStats]]: ...
 def replay_turns(
     turns: Sequence[tuple[_Tokens, _Tokens, _Tokens, int, bool]],
     stops: Sequence[int],

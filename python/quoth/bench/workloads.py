@@ -273,9 +273,9 @@ class Group:
         merged: dict[str, SourceStats] = {}
         for name, new in self.stats.sources.items():
             known = "references" if name.startswith("reference-") else name
-            old = merged.get(known, SourceStats(0, 0, 0, muted=False, reason=None))
+            old = merged.get(known, SourceStats(0, 0, 0))
             counts = (old.drafts + new.drafts, old.drafted + new.drafted, old.accepted + new.accepted)
-            merged[known] = SourceStats(*counts, muted=False, reason=None)
+            merged[known] = SourceStats(*counts)
         return merged
 
 

@@ -88,9 +88,7 @@ def print_stats(stats: Stats, ended: str) -> None:
         made = table("source", "drafts", "drafted", "accepted", "share", "now", right=(1, 2, 3, 4))
         for name, source in stats.sources.items():
             part = share(source.acceptance) if source.drafted else "-"
-            now = "muted" if source.muted else "asked"
-            if source.reason:
-                now += f": {source.reason}" if source.muted else f" (was not: {source.reason})"
+            now = f"stopped: {source.reason}" if source.reason else "asked"
             cells = (name, str(source.drafts), str(source.drafted), str(source.accepted), part, now)
             made.add_row(*map(visible, cells))
         show(made, stderr=True)

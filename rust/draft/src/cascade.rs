@@ -259,7 +259,6 @@ impl DraftSource for Cascade {
 
     fn parts(&self) -> Vec<Part> {
         let now = Now { stream: &self.index, last: self.last };
-        let part = |c: &Box<dyn Candidate>| Part { name: c.name().clone(), shut: c.shut(now) };
-        self.candidates.iter().map(part).collect()
+        self.candidates.iter().map(|c| Part { name: c.name().clone(), shut: c.shut(now) }).collect()
     }
 }

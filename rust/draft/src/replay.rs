@@ -16,6 +16,7 @@
 
 use crate::cost::TimedStep;
 use crate::error::{OptionsError, check_range};
+use crate::ledger::SourceStats;
 use crate::source::SourceError;
 use crate::speculator::{Bounds, Load, Speculator};
 use crate::table::CostTable;
@@ -60,7 +61,7 @@ pub struct ReplayStep {
 }
 
 /// Sums over a replay.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReplayReport {
     /// Tokens committed.
     pub tokens: u64,
@@ -76,6 +77,8 @@ pub struct ReplayReport {
     pub accepted: u64,
     /// What all steps took, in plain steps.
     pub cost: f64,
+    /// What each part of the source did.
+    pub sources: Vec<SourceStats>,
 }
 
 impl ReplayReport {
@@ -102,6 +105,21 @@ impl ReplayReport {
         self.drafted += step.drafted as u64;
         self.accepted += step.accepted as u64;
         self.cost += step.cost;
+    }
+
+    /// Adds what the sources did in a request.
+    fn add_sources(&mut self, sources: Vec<SourceStats>) {
+        for new in sources {
+            match self.sources.iter_mut().find(|old| old.name == new.name) {
+                Some(old) => {
+                    old.drafts += new.drafts;
+                    old.drafted += new.drafted;
+                    old.accepted += new.accepted;
+                    old.reason = new.reason;
+                }
+                None => self.sources.push(new),
+            }
+        }
     }
 }
 
@@ -170,6 +188,7 @@ pub fn replay(
     let mut report = ReplayReport::default();
     let part = Part { stream: trace, first: options.prompt_tokens, rows: &[], width: 0, stopped: false, stops: &[] };
     steps(&part, speculator, options, &mut report, &mut each)?;
+    report.add_sources(speculator.stats().sources);
     Ok(report)
 }
 
@@ -214,6 +233,7 @@ pub fn replay_turns(
             speculator.observe(&history[turn.prompt.len()..first]);
         }
         steps(&part, speculator, options, &mut report, &mut each)?;
+        report.add_sources(speculator.stats().sources);
         if turn.stopped {
             history.pop();
         }

@@ -105,7 +105,7 @@ pub(crate) fn speculation(
     interrupt: &Interrupt,
 ) -> PyResult<(Option<Speculation>, Option<SharedCascade>)> {
     let Some(args) = args else { return Ok((None, None)) };
-    let gate = args.gate(py)?;
+    let (gate, costs) = (args.gate(py)?, args.costs(py)?);
     let (source, cascade): (Box<dyn DraftSource>, _) = match source {
         Some(object) => (Box::new(PySource::new(object, interrupt.clone())?), None),
         None => {
@@ -113,7 +113,6 @@ pub(crate) fn speculation(
             (Box::new(cascade.0.clone()), Some(cascade))
         }
     };
-    let costs = args.costs(py)?;
     Ok((Some(Speculation { source, gate, costs, max_draft: args.max_draft }), cascade))
 }
 

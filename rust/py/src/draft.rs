@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use quoth_draft::{
-    Bounds, Cascade, CascadeOptions, CostPoint, CostTable, Costs, Gate, GateOptions, Load, MAX_DRAFT, OptionsError,
-    ReferenceId, ReplayError, ReplayOptions, ReplayReport, SourceStats, Speculator, Turn,
+    Bounds, Cascade, CascadeOptions, CostModel, CostOptions, CostPoint, CostTable, Costs, Gate, GateOptions, Load,
+    MAX_DRAFT, OptionsError, ReferenceId, ReplayError, ReplayOptions, ReplayReport, SourceStats, Speculator, Turn,
 };
 
-use crate::convert;
+use crate::{convert, results};
 use crate::errors::{busy, options};
 
 /// A cascade that a decoder and Python both hold: the decoder drafts from it, Python adds references.
@@ -50,6 +50,7 @@ pub(crate) struct SpeculationArgs {
     recycling: bool,
     costs: Option<Vec<(usize, f64)>>,
     cost_provenance: String,
+    live_costs: bool,
     gate: GateArgs,
 }
 
@@ -64,7 +65,11 @@ impl SpeculationArgs {
 
     /// What steps cost.
     pub(crate) fn costs(&self, py: Python<'_>) -> PyResult<Costs> {
-        Ok(self.table().map_err(|e| options(py, e.to_string()))?.into())
+        let usual = CostOptions::default();
+        // Without live costs all timings count as first ones, which are left out.
+        let cost = CostOptions { warmup: if self.live_costs { usual.warmup } else { u32::MAX }, ..usual };
+        let model = self.table().and_then(|table| CostModel::with_options(table, cost));
+        Ok(model.map_err(|e| options(py, e.to_string()))?.into())
     }
 
     /// The gate that these options describe.
@@ -128,11 +133,8 @@ pub(crate) fn check_speculation(py: Python<'_>, args: SpeculationArgs) -> PyResu
     Ok(())
 }
 
-/// Name, drafts, drafted, accepted, reason.
-pub(crate) type SourceRow = (String, u64, u64, u64, Option<String>);
-
-pub(crate) fn source_rows(stats: Vec<SourceStats>) -> Vec<SourceRow> {
-    stats.into_iter().map(|s| (s.name.to_string(), s.drafts, s.drafted, s.accepted, s.reason)).collect()
+pub(crate) fn source_stats(stats: Vec<SourceStats>) -> Vec<results::SourceStats> {
+    stats.into_iter().map(results::SourceStats::from).collect()
 }
 
 /// Adds a document; its handle as a number.
@@ -230,8 +232,8 @@ impl DraftIndex {
         Ok(self.cascade.lock().index().len())
     }
 
-    fn stats(&self, py: Python<'_>) -> PyResult<Vec<SourceRow>> {
-        Ok(source_rows(self.lock(py)?.stats().sources))
+    fn stats(&self, py: Python<'_>) -> PyResult<Vec<results::SourceStats>> {
+        Ok(source_stats(self.lock(py)?.stats().sources))
     }
 
     /// Bytes of the conversation's index.
@@ -287,7 +289,7 @@ impl Rig {
         mut self,
         py: Python<'py>,
         replay: impl Send + FnOnce(&mut Speculator, &ReplayOptions) -> Result<ReplayReport, ReplayError>,
-    ) -> PyResult<(Bound<'py, PyDict>, Vec<SourceRow>)> {
+    ) -> PyResult<(Bound<'py, PyDict>, Vec<results::SourceStats>)> {
         let start = std::time::Instant::now();
         let report = py.detach(|| replay(&mut self.speculator, &self.options));
         let elapsed_ns = start.elapsed().as_nanos() as u64;
@@ -304,8 +306,7 @@ impl Rig {
         dict.set_item("acceptance", report.acceptance())?;
         dict.set_item("speedup", report.speedup())?;
         dict.set_item("elapsed_ns", elapsed_ns)?;
-        let stats = self.speculator.stats();
-        let gate = stats.gate;
+        let gate = self.speculator.stats().gate;
         dict.set_item("gate_state", gate.state.to_string())?;
         dict.set_item("gate_trips", gate.trips)?;
         dict.set_item("gate_probes", gate.probes)?;
@@ -313,7 +314,7 @@ impl Rig {
         let rates = self.cascade.lock().rates().into_iter();
         let rates = rates.map(|(name, rates)| (name, rates.map(|r| (r.from, r.asked, r.right)).to_vec()));
         dict.set_item("rates", rates.collect::<Vec<_>>())?;
-        Ok((dict, source_rows(stats.sources)))
+        Ok((dict, source_stats(report.sources)))
     }
 }
 
@@ -336,7 +337,7 @@ pub(crate) fn replay_turns<'py>(
     true_costs: Option<Vec<(usize, f64)>>,
     references: Vec<Vec<u32>>,
     quote_conversation: bool,
-) -> PyResult<(Bound<'py, PyDict>, Vec<SourceRow>)> {
+) -> PyResult<(Bound<'py, PyDict>, Vec<results::SourceStats>)> {
     let convert = |(prompt, answer, top, width, stopped): &TurnArgs<'py>| -> PyResult<_> {
         Ok(([convert::tokens(prompt)?, convert::tokens(answer)?, convert::tokens(top)?], *width, *stopped))
     };
