@@ -18,6 +18,7 @@
 //! | [`gguf`], [`vocab`], [`limits`] | files: metadata, tensors, the bytes of tokens; bounds on all of it |
 //! | [`model`] | weights, forward |
 //! | [`cache`], [`state`] | keys and values; all that a model remembers of a sequence |
+//! | [`prefix`] | prefixes of earlier sequences, for later ones to begin with |
 //! | [`session`] | the bare machine: rows in, logits out |
 //! | [`decode`] | prompts to committed tokens: prefill, draft, verify, commit |
 //! | [`sample`] | one row and the history to one token |
@@ -30,6 +31,7 @@ pub mod gguf;
 pub mod limits;
 pub mod model;
 pub mod pool;
+pub mod prefix;
 pub mod sample;
 pub mod session;
 mod shared;
