@@ -5,6 +5,7 @@
 //! | `exact` | the forward against a naive one in f64, within a bound that follows from the roundings |
 //! | `batch` | I4: rows do not depend on batch, split, threads, instruction set or other spans |
 //! | `rewind` | I5: truncated, copied and failed caches are fresh ones |
+//! | `prefix` | P1–P4: sequences that begin with stored prefixes are fresh ones, and nothing of the store outlives it |
 //! | `lossless` | I3, I6, obligations 1, 2, 3, 7: rows, draws, streams, distributions, whatever the source |
 //! | `failures` | I1, I2, I5, obligation 4: no unverified row outlives a failure |
 //! | `families` | I4, I5, I6 for every family, where windows move |
@@ -32,6 +33,7 @@ mod families;
 mod gate;
 mod lossless;
 mod models;
+mod prefix;
 mod rewind;
 mod rig;
 mod schedule;
