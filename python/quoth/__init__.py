@@ -25,9 +25,10 @@ if TYPE_CHECKING:
         QuothError,
         TokenizerError,
     )
+    from quoth.engine import Engine, Generation
     from quoth.model import Model
     from quoth.options import DraftSource, Gate, Sampling, Speculation
-    from quoth.request import GenerateOptions, StreamOptions
+    from quoth.request import EngineOptions, GenerateOptions, StreamOptions
     from quoth.results import Chunk, Result, TokenLogprobs
     from quoth.session import Session
     from quoth.stats import GateStats, SourceStats, Stats
@@ -49,9 +50,10 @@ _PLACES = {
         "QuothError",
         "TokenizerError",
     ),
+    "engine": ("Engine", "Generation"),
     "model": ("Model",),
     "options": ("DraftSource", "Gate", "Sampling", "Speculation"),
-    "request": ("GenerateOptions", "StreamOptions"),
+    "request": ("EngineOptions", "GenerateOptions", "StreamOptions"),
     "results": ("Chunk", "Result", "TokenLogprobs"),
     "session": ("Session",),
     "stats": ("GateStats", "SourceStats", "Stats"),
@@ -68,8 +70,11 @@ __all__ = [
     "Decoder",
     "DraftIndex",
     "DraftSource",
+    "Engine",
+    "EngineOptions",
     "Gate",
     "GateStats",
+    "Generation",
     "GenerateOptions",
     "InternalError",
     "Model",

@@ -28,15 +28,13 @@ from quoth._arguments import token_ids, whole
 from quoth._resource import Resource
 from quoth.costs import expected_costs
 from quoth.errors import ClosedError, OptionsError
-from quoth.options import CoreSpeculation, DraftSource, Sampling, Speculation, as_sampling, as_speculation
+from quoth.options import CoreSampling, CoreSpeculation, DraftSource, Sampling, Speculation, as_sampling, as_speculation
 from quoth.request import EngineOptions, Request, takes
 from quoth.results import Chunk, Result, TokenLogprobs, as_logprobs
 from quoth.stats import Stats, stats_of
 
 if TYPE_CHECKING:
     import asyncio
-    from concurrent.futures import CancelledError
-
     from typing_extensions import Unpack
 
     from quoth.loaded import LoadedModel
@@ -262,7 +260,7 @@ class Engine(Resource):
     ) -> None:
         self.model = model
         self.sampling = Sampling() if sampling is None else as_sampling(sampling)
-        _core.check_sampling(_core_sampling(self.sampling), model.n_vocab)
+        _core.check_sampling(CoreSampling(self.sampling), model.n_vocab)
         self.speculation = as_speculation(speculation)
         if self.speculation is not None and self.speculation.source is not None:
             raise OptionsError("speculation has a source, expected none: give it with each request")
@@ -467,7 +465,13 @@ class Engine(Resource):
         return token_ids(name, given, "text or token ids")
 
     def _stats(self, outcome: _core.Outcome, request: Request) -> Stats:
-        return stats_of(outcome.stats, outcome.speculation, self.model, request)
+        return stats_of(
+            outcome.stats,
+            outcome.speculation,
+            kernels=self.model.kernels,
+            threads=self.model.threads,
+            seed=request.seed if request.sampling.temperature > 0 else None,
+        )
 
 
 def generate_many(

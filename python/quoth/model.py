@@ -5,14 +5,21 @@ In: a file or the name of a model. Out: the rest of the package.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from quoth.conversation import Conversation
 from quoth.decoder import Decoder
+from quoth.engine import generate_many
 from quoth.loaded import LoadedModel, Metadata
 from quoth.options import DraftSource, Sampling, Speculation
+from quoth.request import EngineOptions, takes
+from quoth.results import Result
 from quoth.session import Session
+from quoth.stats import Stats
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Metadata", "Model", "Session"]
 
@@ -65,6 +72,46 @@ class Model(LoadedModel):
             TokenizerError: The file's vocabulary is damaged or of an unknown kind.
         """
         return Decoder(self, sampling=sampling, speculation=speculation)
+
+    @takes(EngineOptions)
+    def generate_many(
+        self,
+        prompts: Iterable[str | Sequence[int] | Mapping[str, Any]],
+        *,
+        max_sequences: int = 8,
+        progress: bool | Callable[[int, Stats], object] = False,
+        return_exceptions: bool = False,
+        speculation: Speculation | bool | None = True,
+        **options: Unpack[EngineOptions],
+    ) -> Iterator[tuple[int, Result]]:
+        """Generate after many prompts, several at a time in one forward; results come in the order of their completion.
+
+        Each result is the one that `Decoder.generate` gives for that prompt alone. A prompt that begins as an earlier
+        one, with the same system message for instance, computes only the rest.
+
+        Args:
+            prompts: Texts, token ids, or mappings with `prompt` and options of its own, which count before those below.
+                They are taken as they are needed, so they may come from a generator.
+            max_sequences: Prompts that run at once, 1 to 512.
+            progress: True: say on standard error how far it is. Or a function, called with the number of results so far
+                and the statistics of each.
+            return_exceptions: Whether the exception of a prompt that failed takes the place of its result. Otherwise it
+                is raised, and the prompts under way are cancelled.
+            speculation: How tokens are drafted; True for the defaults, None for plain decoding.
+            **options: See below.
+
+        Yields:
+            The number of the prompt, from 0, and its result.
+        """
+        return generate_many(
+            self,
+            prompts,
+            max_sequences=max_sequences,
+            progress=progress,
+            return_exceptions=return_exceptions,
+            speculation=speculation,
+            options=options,
+        )
 
     def conversation(
         self,
