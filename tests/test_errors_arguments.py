@@ -405,6 +405,21 @@ def test_text_that_is_not_unicode_is_refused(model: quoth.Model) -> None:
     assert decoder.history == []
 
 
+def test_a_flag_is_no_token_id_wherever_ids_are_taken(model: quoth.Model, tmp_path: Path) -> None:
+    decoder, index, chat = model.decoder(), quoth.DraftIndex(100), model.conversation(chat_template="x")
+    calls: list[Callable[[Any], object]] = [
+        decoder.generate, lambda ids: list(decoder.stream(ids)), lambda ids: list(decoder.tokens(ids)),
+        decoder.add_reference, model.decoder(speculation=None).add_reference,
+        lambda ids: decoder.generate([1], stop=ids), lambda ids: quoth.Sampling(banned=ids),
+        lambda ids: quoth.Sampling(logit_bias=dict.fromkeys(ids, 1.0)), model.session().forward,
+        chat.send, chat.add_reference, index.observe, index.suggest, index.rebuild, index.add_reference,
+        lambda ids: index.observe_topk([(ids[0], [1])]), lambda ids: index.observe_topk([(1, ids)]),
+    ]  # fmt: skip
+    for call in calls:
+        for ids in ([True], (False,), [np.True_]):
+            refused(lambda call=call, ids=ids: call(ids), "True" if ids[0] else "False")
+
+
 def test_references_that_make_no_sense_are_refused(model: quoth.Model) -> None:
     decoder = model.decoder()
     for speculating in (decoder, model.decoder(speculation=None), model.decoder(speculation=Source())):
