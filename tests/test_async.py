@@ -324,7 +324,7 @@ def test_a_cancelled_answer_ends_with_the_last_chunk_that_was_handed_out(told, s
         else:
             assert chat.messages == before
         twin = told.conversation(speculation=None)
-        twin._entries = list(chat._entries)
+        twin._turns.entries = list(chat._turns.entries)
         same(await chat.areply("c", sampling=scripted.say("hello")), twin.reply("c", sampling=scripted.say("hello")))
         # And once between two steps.
         got.clear()
@@ -343,7 +343,7 @@ def test_a_cancelled_reply_has_not_happened(told, scripted):
     asyncio.run(cancelled_after(chat.areply("b", sampling=scripted.say("phrase")), lambda: source.steps >= 2))
     assert (chat.messages, chat.tokens) == before
     twin = told.conversation(speculation=None)
-    twin._entries = list(chat._entries)
+    twin._turns.entries = list(chat._turns.entries)
     same(chat.reply("c", max_tokens=9), twin.reply("c", max_tokens=9))
 
 

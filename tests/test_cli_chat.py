@@ -84,7 +84,7 @@ def test_options_reach_the_conversation(run_quoth: Run, scripted: Scripted, tmp_
     assert "system message: Be brief." in ran.err
     file = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     found = file["options"]
-    assert (found["stop"], found["overflow"], found["seed"]) == ([" four"], "trim", 5)
+    assert (found["stop"], found["overflow"], found["sampling"]["seed"]) == ([" four"], "trim", 5)
     assert (found["sampling"]["temperature"], found["sampling"]["top_k"]) == (0.1, 3)
     assert found["chat_template"] == (tmp_path / "t.jinja").read_text(encoding="utf-8")
     assert len(file["references"]) == 1

@@ -22,7 +22,7 @@ from quoth.cli import main
 from quoth.cli._console import visible
 from quoth.cli._prompt import as_tokens, prompt_text
 from quoth.cli._stream import Attribution
-from quoth.decoder import Chunk
+from quoth.results import Chunk
 
 PROMPT = "one two one two one two "
 TURN = [{"role": "user", "content": PROMPT}]

@@ -57,7 +57,7 @@ def same(a, b):
 def undisturbed(model, chat, **options):
     """A conversation that came to the same messages and ids by itself: plain, with an empty cache."""
     other = model.conversation(speculation=None, **options)
-    other._entries = list(chat._entries)
+    other._turns.entries = list(chat._turns.entries)
     return other
 
 
@@ -138,12 +138,39 @@ def test_options_of_a_turn_are_of_that_turn_alone(model, scripted):
     assert len(chat.reply("b", max_tokens=2).tokens) == 2
 
 
-def test_without_a_seed_a_conversation_has_one_that_it_tells(model):
-    chat = model.conversation(sampling=quoth.Sampling(temperature=1.0), max_tokens=8)
-    first = chat.reply("a")
-    again = model.conversation(sampling=quoth.Sampling(temperature=1.0, seed=first.stats.seed), max_tokens=8)
-    same(again.reply("a"), first)
-    assert chat.reply("b").stats.seed == first.stats.seed
+def test_without_a_seed_each_turn_draws_anew_and_tells_the_seed_that_repeats_it(random_model, tmp_path):
+    sampling = quoth.Sampling(temperature=1.0)
+    chat = random_model.conversation(sampling=sampling, max_tokens=12)
+    chat.reply("a")
+    found = [chat.reply("b")]
+    for again in ("undo", "edit", "retry"):
+        if again == "undo":
+            chat.undo()
+        answer = chat.retry() if again == "retry" else chat.edit("b") if again == "edit" else chat.send("b")
+        found.append(list(answer) and answer.result)
+    chat.undo()
+    chat.save(tmp_path / "chat.json")
+    found += [
+        other.reply("b") for other in (chat.fork(), quoth.Conversation.load(tmp_path / "chat.json", random_model))
+    ]
+    assert chat.seed is None
+    assert len({result.tokens for result in found}) == len({result.stats.seed for result in found}) == 6
+    for result in found:
+        same(chat.reply("b", seed=result.stats.seed), result)
+        chat.undo()
+
+
+def test_with_a_seed_the_same_turn_gives_the_same_answer_whichever_way_it_is_asked(random_model, tmp_path):
+    chat = random_model.conversation(sampling=quoth.Sampling(temperature=1.0), max_tokens=12)
+    chat.reply("a")
+    chat.seed = 7
+    first = chat.reply("b")
+    assert (first.stats.seed, chat.sampling.seed) == (7, 7)
+    same(list(answer := chat.retry()) and answer.result, first)
+    chat.undo()
+    chat.save(tmp_path / "chat.json")
+    for other in (chat, chat.fork(), quoth.Conversation.load(tmp_path / "chat.json", random_model)):
+        same(other.reply("b"), first)
 
 
 def test_an_answer_does_not_depend_on_how_often_it_was_tried(random_model):
@@ -467,7 +494,7 @@ def test_an_interrupt_at_any_moment_leaves_a_conversation_that_goes_on(model, sc
             assert new or not got, "what was handed out stays"
             assert not new or new[-1]["content"].startswith(got)
             twin = model.conversation(speculation=None, max_tokens=20)
-            twin._entries = [*chat._entries]
+            twin._turns.entries = [*chat._turns.entries]
             same(chat.reply("More", sampling=scripted.say("hello")), twin.reply("More", sampling=scripted.say("hello")))
             assert chat.tokens == twin.tokens == chat.decoder.history
             if len(chat.messages) > 8:
@@ -573,6 +600,21 @@ def test_after_an_edit_only_what_changed_is_computed_and_the_index_knows_only_wh
     assert answer.result.stats.accepted == 0, "the phrase was dropped with its turn, so nothing can quote it"
 
 
+def test_a_retry_answers_the_same_messages_and_the_old_answer_stays_until_it_begins(model, scripted):
+    chat = model.conversation(system="s", max_tokens=3)
+    for nothing in (chat, model.conversation(messages=[{"role": "user", "content": "a"}])):
+        with pytest.raises(quoth.OptionsError, match="no answer to try again"):
+            nothing.retry()
+    chat.reply("a")
+    for message in ("b", {"role": "tool", "content": "t"}):
+        twin = undisturbed(model, chat, max_tokens=3)
+        chat.reply(message, sampling=scripted.say("hello"))
+        unread = chat.retry(sampling=scripted.say("phrase"))
+        assert chat.last.tokens == scripted.tokens["hello"][:3]
+        same(list(unread) and unread.result, twin.reply(message, sampling=scripted.say("phrase")))
+        assert (chat.messages, chat.tokens) == (twin.messages, twin.tokens)
+
+
 def test_rewriting_keeps_the_ids_of_what_stays(model, scripted):
     chat = model.conversation()
     for question, script in (("a", "hello"), ("b", "apart"), ("c", "astride")):
@@ -633,7 +675,7 @@ def test_a_fork_goes_its_own_way(random_model, speculation):
     assert fork.sampling == sampling
     one, two = chat.reply("b"), fork.reply("c")
     twin = undisturbed(random_model, fork, sampling=sampling, max_tokens=12, stop="q")
-    twin._entries = twin._entries[:2]
+    twin._turns.entries = twin._turns.entries[:2]
     twin.fork()
     same(two, twin.reply("c"))
     twin.undo()
@@ -805,12 +847,20 @@ def test_a_conversation_that_was_saved_goes_on_as_if_it_had_not_been(model, scri
     assert sorted(p.name for p in tmp_path.iterdir()) == ["again.json", "chat.json"], "nothing is left beside them"
 
 
-def test_a_file_without_a_seed_in_its_sampling_keeps_the_seed(random_model, tmp_path):
+def test_a_file_of_version_1_has_a_seed_beside_its_sampling(random_model, tmp_path):
     chat = random_model.conversation(sampling=quoth.Sampling(temperature=1.0), max_tokens=9)
     chat.reply("a")
     chat.save(tmp_path / "chat.json")
+    data = json.loads((tmp_path / "chat.json").read_bytes())
+    data["version"], data["options"]["seed"] = 1, 5
+    (tmp_path / "chat.json").write_text(json.dumps(data))
     again = quoth.Conversation.load(tmp_path / "chat.json", random_model)
-    same(again.reply("b"), chat.reply("b"))
+    assert again.seed == 5
+    same(again.reply("b"), chat.reply("b", seed=5))
+    data["options"]["seed"] = 2**64
+    (tmp_path / "chat.json").write_text(json.dumps(data))
+    with pytest.raises(quoth.OptionsError, match="options, seed"):
+        quoth.Conversation.load(tmp_path / "chat.json", random_model)
 
 
 HI = {"role": "user", "content": ""}
@@ -820,7 +870,7 @@ DAMAGE = {
     "a list": lambda data: b"[]",
     "deep": lambda data: b"[" * 100_000,
     "another format": lambda data: data | {"format": "x"},
-    "another version": lambda data: data | {"version": 2},
+    "another version": lambda data: data | {"version": 3},
     "no model": lambda data: {k: v for k, v in data.items() if k != "model"},
     "another vocabulary": lambda data: data | {"model": {"vocabulary": "0"}},
     "no entries": lambda data: data | {"entries": None},
@@ -833,7 +883,7 @@ DAMAGE = {
     "an odd bias": lambda data: with_sampling(data, {"logit_bias": [[1, "x"]], "banned": []}),
     "an odd option": lambda data: data | {"options": data["options"] | {"max_tokens": 0}},
     "an odd overflow": lambda data: data | {"options": data["options"] | {"overflow": "x"}},
-    "an odd seed": lambda data: data | {"options": data["options"] | {"seed": 2**64}},
+    "an odd seed": lambda data: with_sampling(data, {"seed": 2**64, "logit_bias": [], "banned": []}),
     "an odd reference": lambda data: data | {"references": [[1, "x"]]},
 }
 
@@ -987,7 +1037,7 @@ def test_as_many_turns_are_dropped_as_a_search_one_by_one_would_drop(scripted, t
                 )
                 for message in ("Hi", "x" * (n_ctx - 60), "x" * n_ctx):
                     new = chat._new(message)
-                    expected = linearly(chat, chat._entries, new, 30)
+                    expected = linearly(chat, chat._turns.entries, new, 30)
                     seen.add(expected)
                     if expected is None:
                         with pytest.raises(quoth.ContextFullError, match="the message alone takes"):

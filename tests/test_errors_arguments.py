@@ -82,7 +82,7 @@ def named(cases: list[tuple[dict[str, Any], str]]) -> Any:
         *(({"threads": n}, f"threads is {n!r}, expected a whole number") for n in (1.5, "2", True)),
         *(({"kv_type": kv}, f"kv_type is {kv!r}, expected f32, f16 or q8_0") for kv in ("f8", "F16", 16, "")),
         *(({"kernels": k}, f"kernels is {k!r}, expected one of scalar, ") for k in ("sse9", "", 7, "AVX2")),
-        ({"progress": 5}, "progress is 5, expected something to call, or None"),
+        ({"progress": 5}, "progress is 5, expected something to call"),
         ({"threads": 10**5000}, "threads is <int of 16610 bits>, expected a whole number of 1 to 256"),
         *(({"kv_type": kv}, "expected f32, f16 or q8_0") for kv in (np.array([1, 2]), ["f16"], np.array(["f16"]))),
         *(({"kernels": k}, "expected one of scalar, ") for k in (np.array([1, 2]), ["scalar"])),
@@ -151,9 +151,11 @@ def test_a_setting_in_the_environment_takes_effect(path: Path, monkeypatch: pyte
 
 TOKENS: list[tuple[Any, str]] = [
     ([], "expected at least one token"),
-    ([1, -1], "token 1 is -1, expected 0 to"),
+    ([1, -1], "token 1 is -1, expected a whole number of 0 to"),
+    ([True], "token 0 is True, expected a whole number of 0 to"),
+    (np.array([True]), "expected a whole number of 0 to"),
     ([1, 512], "token 512 at position 8 is out of range, expected 0 to 511"),
-    ([2**32], "token 0 is 4294967296, expected 0 to"),
+    ([2**32], "token 0 is 4294967296, expected a whole number of 0 to"),
     ([2**70], "token 0 is 1180591620717411303424, expected"),
     ([1.5], "token 0 is 1.5, expected a whole number"),
     (["a"], "token 0 is 'a', expected a whole number"),
@@ -269,13 +271,14 @@ def test_sampling_that_does_not_fit_the_model_is_refused_by_the_decoder(model: q
     for sampling, message in (
         (quoth.Sampling(banned=[512]), "`banned`: expected tokens below 512, found 512"),
         (quoth.Sampling(logit_bias={600: 1.0}), "`logit_bias`: expected tokens below 512, found 600"),
+        (quoth.Sampling(banned=range(512)), "`banned`: expected at least one of 512 tokens to be left, found none"),
+        (quoth.Sampling(banned=range(511), logit_bias={511: -INF}), "`banned`: expected at least one of 512 tokens"),
         (5, "sampling is 5, expected quoth.Sampling"),
         ({"top_k": 1}, "sampling is {'top_k': 1}, expected quoth.Sampling"),
     ):
         refused(lambda sampling=sampling: model.decoder(sampling=sampling), message)
-        refused(lambda sampling=sampling: decoder.set_sampling(sampling), message)
-    for seed in (-1, 2**64, "x", 1.5, True):
-        refused(lambda seed=seed: decoder.set_sampling(quoth.Sampling(), seed=seed), f"seed is {seed!r}, expected")
+        refused(lambda sampling=sampling: setattr(decoder, "sampling", sampling), message)
+        refused(lambda sampling=sampling: decoder.generate([1], sampling=sampling), message)
     assert decoder.sampling == quoth.Sampling(temperature=0.5, seed=3)
     assert decoder.generate([1, 2, 3], max_tokens=8, stop_at_eog=False).tokens == before
 
@@ -406,11 +409,12 @@ def test_text_that_is_not_unicode_is_refused(model: quoth.Model) -> None:
 
 def test_references_that_make_no_sense_are_refused(model: quoth.Model) -> None:
     decoder = model.decoder()
-    for speculating in (decoder, model.decoder(speculation=None)):
+    for speculating in (decoder, model.decoder(speculation=None), model.decoder(speculation=Source())):
         for reference in (5, None, b"x", {1, 2}):
-            refused(lambda d=speculating, r=reference: d.add_reference(r), "expected text or token ids")
-    for reference, message in (([512], "found 512 at position 0"), ([-1], "token 0 is -1"), ([1.5], "token 0 is 1.5")):
-        refused(lambda r=reference: decoder.add_reference(r), message)
+            refused(lambda d=speculating, r=reference: d.add_reference(r), "expected text, token ids or a path")
+        for token in (512, -1, 1.5, True):
+            message = f"token 0 is {token}, expected a whole number of 0 to 511"
+            refused(lambda d=speculating, t=token: d.add_reference([t]), message)
     handle = decoder.add_reference([1, 2, 3])
     for wrong in (-1, "a", None, 1.5):
         refused(lambda w=wrong: decoder.remove_reference(w), f"handle is {wrong!r}, expected a whole number")

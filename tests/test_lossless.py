@@ -429,7 +429,6 @@ def test_conversations_of_random_turns_are_plain_ones_and_each_turn_is_a_fresh_o
             }
             expected = plain.generate(prompt, **request)
             fresh = model.decoder(sampling=plain.sampling, speculation=None)
-            fresh.set_sampling(sampling, seed=plain._seed)
             assert outcome(fresh.generate(prompt, **request)) == outcome(expected)
             assert_same_state(plain, fresh)
             script.append((prompt, request, expected))

@@ -37,8 +37,7 @@ def accepted_when_equal(model: quoth.Model, workload: Workload, max_tokens: int)
     prompt = prompt_of(model, workload)
     plain, fast = model.decoder(speculation=None), model.decoder()
     for sampling in SAMPLINGS:
-        plain.set_sampling(sampling)
-        fast.set_sampling(sampling)
+        plain.sampling = fast.sampling = sampling
         expected = plain.generate(prompt, max_tokens=max_tokens, logprobs=2)
         for with_references in (False, True):
             fast.clear_references()

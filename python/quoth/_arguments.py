@@ -43,14 +43,14 @@ def utf8(name: str, value: str) -> bytes:
         raise OptionsError(f"{name} has a lone surrogate at character {error.start}, expected text") from None
 
 
-def text(name: str, value: object, *, or_none: bool = False) -> str:
+def text(name: str, value: object) -> str:
     """Text that can be encoded.
 
     Raises:
-        OptionsError: It is something else; `or_none` only says in the message that None was allowed too.
+        OptionsError: It is something else.
     """
     if not isinstance(value, str):
-        raise OptionsError(f"{name} is {shown(value)}, expected text{' or None' if or_none else ''}")
+        raise OptionsError(f"{name} is {shown(value)}, expected text")
     utf8(name, value)
     return value
 
@@ -89,11 +89,11 @@ def copied(name: str, value: Any, level: int = 0) -> Any:
     return walk(value, name, level)
 
 
-def whole(name: str, value: object, low: int, high: int | None = None, *, or_none: bool = False) -> int:
+def whole(name: str, value: object, low: int, high: int | None = None) -> int:
     """A whole number of `low` to `high` (None: no upper bound).
 
     Raises:
-        OptionsError: It is something else; `or_none` only says in the message that None was allowed too.
+        OptionsError: It is something else.
     """
     number = None
     if not isinstance(value, bool):
@@ -104,7 +104,7 @@ def whole(name: str, value: object, low: int, high: int | None = None, *, or_non
     if number is not None and low <= number and (high is None or number <= high):
         return number
     bounds = f"at least {low}" if high is None else f"{low} to {high if high < 2**32 else '2^64 - 1'}"
-    raise OptionsError(f"{name} is {shown(value)}, expected a whole number of {bounds}{', or None' if or_none else ''}")
+    raise OptionsError(f"{name} is {shown(value)}, expected a whole number of {bounds}")
 
 
 def flag(name: str, value: object) -> bool:
@@ -117,7 +117,7 @@ def flag(name: str, value: object) -> bool:
 def callback(name: str, value: Callable[..., object] | None) -> None:
     """Refuse what is neither callable nor None."""
     if value is not None and not callable(value):
-        raise OptionsError(f"{name} is {shown(value)}, expected something to call, or None")
+        raise OptionsError(f"{name} is {shown(value)}, expected something to call")
 
 
 def token_ids(name: str, value: Any, expected: str = "token ids") -> list[Any]:

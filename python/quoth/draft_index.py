@@ -11,8 +11,8 @@ from typing import Literal
 from quoth import _core
 from quoth._arguments import shown, token_ids, whole
 from quoth.errors import OptionsError
-from quoth.options import Speculation, _CoreSpeculation
-from quoth.stats import SourceStats
+from quoth.options import CoreSpeculation, Speculation
+from quoth.stats import SourceStats, sources_of
 
 __all__ = ["DraftIndex"]
 
@@ -54,7 +54,7 @@ class DraftIndex:
         n_vocab = whole("n_vocab", n_vocab, 1, _MAX_VOCAB)
         options = Speculation(min_draft=min_draft, min_match=min_match, policy=policy, recycling=recycling, costs=costs)
         self.n_vocab = n_vocab
-        self._core = _core.DraftIndex(n_vocab, _CoreSpeculation(options))
+        self._core = _core.DraftIndex(n_vocab, CoreSpeculation(options))
 
     def __len__(self) -> int:
         """Tokens observed."""
@@ -137,7 +137,7 @@ class DraftIndex:
     @property
     def stats(self) -> dict[str, SourceStats]:
         """What each source did, by name."""
-        return {r[0]: SourceStats(r[1], r[2], r[3], r[5], r[6]) for r in self._core.stats()}
+        return sources_of(self._core.stats())
 
     @property
     def n_bytes(self) -> int:

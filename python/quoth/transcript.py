@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quoth.decoder import Result
+    from quoth.results import Result
     from quoth.tokenizer import Tokenizer
 
 __all__ = ["Entry", "Lead", "Prompt", "Transcript", "groups"]

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING
 from quoth.bench.paired import Ratio, chance
 
 if TYPE_CHECKING:
-    from quoth.decoder import Decoder, Result
+    from quoth.decoder import Decoder
+    from quoth.results import Result
 
 __all__ = ["LEAST_PAIRS", "MOST_CHANCE", "Comparison", "Difference", "Verdict", "compare", "first_difference"]
 

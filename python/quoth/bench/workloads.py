@@ -28,8 +28,8 @@ from quoth.options import Sampling, Speculation
 from quoth.stats import SourceStats, Stats, total
 
 if TYPE_CHECKING:
-    from quoth.decoder import Result
     from quoth.model import Model
+    from quoth.results import Result
 
 __all__ = [
     "COPIES",

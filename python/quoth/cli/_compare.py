@@ -20,7 +20,8 @@ from quoth.cli._units import as_json, rate, times
 
 if TYPE_CHECKING:
     from quoth.bench.compare import Comparison, Difference
-    from quoth.decoder import Decoder, Result
+    from quoth.decoder import Decoder
+    from quoth.results import Result
     from quoth.tokenizer import Tokenizer
 
 __all__ = ["run_comparison"]

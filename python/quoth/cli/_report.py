@@ -12,7 +12,7 @@ from quoth.cli._console import grid, show, table, visible
 from quoth.cli._units import rate, seconds, share
 
 if TYPE_CHECKING:
-    from quoth.decoder import Result, TokenLogprobs
+    from quoth.results import Result, TokenLogprobs
     from quoth.stats import Stats
     from quoth.tokenizer import Tokenizer
 

@@ -26,8 +26,8 @@ from quoth.cli._console import bar, grid, note, show
 from quoth.cli._load import read_text
 from quoth.cli._report import ended, print_stats
 from quoth.cli._stream import Writer
-from quoth.decoder import Chunk
 from quoth.errors import OptionsError
+from quoth.results import Chunk
 
 if TYPE_CHECKING:
     from types import FrameType

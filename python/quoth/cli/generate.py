@@ -48,9 +48,10 @@ from quoth.cli._units import as_json
 from quoth.errors import OptionsError
 
 if TYPE_CHECKING:
-    from quoth.decoder import Decoder, Result
+    from quoth.decoder import Decoder
     from quoth.model import Model
     from quoth.options import Sampling, Speculation
+    from quoth.results import Result
 
 PROMPT, OUTPUT = "Prompt", "Output"
 

@@ -52,15 +52,15 @@ impl CostTable {
     /// No points, k not ascending or out of range, or a cost that is not a number from [`MIN_COST`] to [`MAX_COST`].
     pub fn new(points: Vec<CostPoint>, provenance: impl Into<String>) -> Result<Self, OptionsError> {
         if points.is_empty() {
-            return Err(OptionsError::new("cost_table", "at least one point", "none"));
+            return Err(OptionsError::new("costs", "at least one point", "none"));
         }
         for point in &points {
-            check_range("cost_table.k", point.k, 1, MAX_DRAFT)?;
-            check_range("cost_table.cost", point.cost, MIN_COST, MAX_COST)?;
+            check_range("costs.k", point.k, 1, MAX_DRAFT)?;
+            check_range("costs.cost", point.cost, MIN_COST, MAX_COST)?;
         }
         if let Some(pair) = points.windows(2).find(|pair| pair[0].k >= pair[1].k) {
             let expected = format!("more than {}", pair[0].k);
-            return Err(OptionsError::new("cost_table.k", expected, pair[1].k));
+            return Err(OptionsError::new("costs.k", expected, pair[1].k));
         }
         Ok(Self { points, provenance: Cow::Owned(provenance.into()) })
     }
@@ -121,13 +121,13 @@ mod tests {
     #[test]
     fn a_table_that_makes_no_sense_is_refused_by_name() {
         let refused = |points: &[(usize, f64)]| table(points).unwrap_err().to_string();
-        assert_eq!(refused(&[]), "`cost_table`: expected at least one point, found none");
-        assert_eq!(refused(&[(0, 1.0)]), "`cost_table.k`: expected 1 to 4096, found 0");
-        assert_eq!(refused(&[(4, 1.2), (4, 1.3)]), "`cost_table.k`: expected more than 4, found 4");
-        assert_eq!(refused(&[(4, 1.2), (2, 1.3)]), "`cost_table.k`: expected more than 4, found 2");
-        assert_eq!(refused(&[(4, f64::NAN)]), "`cost_table.cost`: expected 0.5 to 10000, found NaN");
-        assert_eq!(refused(&[(4, f64::INFINITY)]), "`cost_table.cost`: expected 0.5 to 10000, found inf");
-        assert_eq!(refused(&[(4, 0.1)]), "`cost_table.cost`: expected 0.5 to 10000, found 0.1");
+        assert_eq!(refused(&[]), "`costs`: expected at least one point, found none");
+        assert_eq!(refused(&[(0, 1.0)]), "`costs.k`: expected 1 to 4096, found 0");
+        assert_eq!(refused(&[(4, 1.2), (4, 1.3)]), "`costs.k`: expected more than 4, found 4");
+        assert_eq!(refused(&[(4, 1.2), (2, 1.3)]), "`costs.k`: expected more than 4, found 2");
+        assert_eq!(refused(&[(4, f64::NAN)]), "`costs.cost`: expected 0.5 to 10000, found NaN");
+        assert_eq!(refused(&[(4, f64::INFINITY)]), "`costs.cost`: expected 0.5 to 10000, found inf");
+        assert_eq!(refused(&[(4, 0.1)]), "`costs.cost`: expected 0.5 to 10000, found 0.1");
     }
 
     #[test]

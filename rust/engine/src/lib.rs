@@ -17,7 +17,7 @@
 //! | --- | --- |
 //! | [`gguf`], [`vocab`], [`limits`] | files: metadata, tensors, the bytes of tokens; bounds on all of it |
 //! | [`model`] | weights, forward |
-//! | [`cache`] | keys and values |
+//! | [`cache`], [`state`] | keys and values; all that a model remembers of a sequence |
 //! | [`session`] | the bare machine: rows in, logits out |
 //! | [`decode`] | prompts to committed tokens: prefill, draft, verify, commit |
 //! | [`sample`] | one row and the history to one token |
@@ -33,6 +33,7 @@ pub mod pool;
 pub mod sample;
 pub mod session;
 mod shared;
+pub mod state;
 pub mod vocab;
 
 pub use error::{Error, ErrorKind, Result};

@@ -11,6 +11,7 @@ use quoth_draft::{
 
 use crate::convert;
 use crate::errors::{busy, options};
+use crate::results;
 
 /// A cascade that a decoder and Python both hold: the decoder drafts from it, Python adds references.
 #[derive(Clone)]
@@ -153,13 +154,6 @@ pub(crate) fn check_speculation(py: Python<'_>, args: SpeculationArgs) -> PyResu
     Ok(())
 }
 
-/// Name, drafts, drafted, accepted, mutes, muted, reason.
-pub(crate) type SourceRow = (String, u64, u64, u64, u64, bool, Option<String>);
-
-pub(crate) fn source_rows(stats: Vec<SourceStats>) -> Vec<SourceRow> {
-    stats.into_iter().map(|s| (s.name, s.drafts, s.drafted, s.accepted, s.mutes, s.muted, s.reason)).collect()
-}
-
 /// Adds a document; its handle as a number.
 pub(crate) fn add_reference(py: Python<'_>, cascade: &SharedCascade, tokens: &[u32]) -> PyResult<u64> {
     let added = py.detach(|| cascade.lock().add_reference(tokens));
@@ -232,8 +226,8 @@ impl DraftIndex {
         Ok(self.lock(py)?.index().len())
     }
 
-    fn stats(&self, py: Python<'_>) -> PyResult<Vec<SourceRow>> {
-        Ok(source_rows(self.lock(py)?.stats()))
+    fn stats(&self, py: Python<'_>) -> PyResult<Vec<results::SourceStats>> {
+        Ok(self.lock(py)?.stats().into_iter().map(results::SourceStats::from).collect())
     }
 
     /// Bytes of the conversation's index.
@@ -288,7 +282,7 @@ impl Rig {
         mut self,
         py: Python<'py>,
         replay: impl Send + FnOnce(&mut Cascade, &mut Gate, &ReplayOptions) -> Result<ReplayReport, ReplayError>,
-    ) -> PyResult<(Bound<'py, PyDict>, Vec<SourceRow>)> {
+    ) -> PyResult<(Bound<'py, PyDict>, Vec<results::SourceStats>)> {
         let start = std::time::Instant::now();
         let report = py.detach(|| replay(&mut self.cascade, &mut self.gate, &self.options));
         let elapsed_ns = start.elapsed().as_nanos() as u64;
@@ -313,7 +307,7 @@ impl Rig {
         let rates = self.cascade.rates().into_iter();
         let rates = rates.map(|(name, rates)| (name, rates.map(|r| (r.from, r.asked, r.right)).to_vec()));
         dict.set_item("rates", rates.collect::<Vec<_>>())?;
-        Ok((dict, source_rows(self.cascade.stats())))
+        Ok((dict, self.cascade.stats().into_iter().map(results::SourceStats::from).collect()))
     }
 }
 
@@ -331,7 +325,7 @@ pub(crate) fn replay<'py>(
     draft_ns: u64,
     true_costs: Option<Vec<(usize, f64)>>,
     references: Vec<Vec<u32>>,
-) -> PyResult<(Bound<'py, PyDict>, Vec<SourceRow>)> {
+) -> PyResult<(Bound<'py, PyDict>, Vec<results::SourceStats>)> {
     let trace = convert::tokens(trace)?;
     let mut rig = Rig::new(py, n_vocab, &args, (plain_ns, draft_ns), true_costs, &references)?;
     rig.options.prompt_tokens = prompt_tokens;
@@ -357,7 +351,7 @@ pub(crate) fn replay_turns<'py>(
     true_costs: Option<Vec<(usize, f64)>>,
     references: Vec<Vec<u32>>,
     quote_conversation: bool,
-) -> PyResult<(Bound<'py, PyDict>, Vec<SourceRow>)> {
+) -> PyResult<(Bound<'py, PyDict>, Vec<results::SourceStats>)> {
     let convert = |(prompt, answer, top, width, stopped): &TurnArgs<'py>| -> PyResult<_> {
         Ok(([convert::tokens(prompt)?, convert::tokens(answer)?, convert::tokens(top)?], *width, *stopped))
     };

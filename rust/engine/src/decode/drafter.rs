@@ -8,7 +8,9 @@
 
 use quoth_draft::{DraftSource, Gate, SourceError, SourceStats, TopkRow};
 
+use super::Speculation;
 use super::stats::SpeculationStats;
+use crate::error::{Error, Result};
 
 /// The longest draft that can be asked for. What a verification forwards must fit the rewindable part of window layers ([`crate::cache::REWIND`]).
 pub const MAX_DRAFT: usize = 64;
@@ -51,11 +53,23 @@ pub(crate) struct Bounds<'a> {
 }
 
 impl Drafter {
-    pub(crate) fn new(source: Box<dyn DraftSource>, gate: Gate, max_draft: usize) -> Self {
-        Drafter {
+    /// # Errors
+    /// An option is out of range.
+    pub(crate) fn new(Speculation { source, gate, max_draft }: Speculation) -> Result<Self> {
+        if max_draft == 0 || max_draft > MAX_DRAFT {
+            let expected = format!("1 to {MAX_DRAFT}");
+            return Err(Error::Option { what: "max_draft", found: max_draft.to_string(), expected });
+        }
+        let least = gate.options().min_draft;
+        if least > max_draft {
+            // Nothing would ever be drafted.
+            let expected = format!("at most max_draft, {max_draft}");
+            return Err(Error::Option { what: "min_draft", found: least.to_string(), expected });
+        }
+        Ok(Drafter {
             source,
             gate,
-            max_draft: max_draft.min(MAX_DRAFT),
+            max_draft,
             disabled: None,
             draft: Vec::new(),
             pending: false,
@@ -63,7 +77,7 @@ impl Drafter {
             before: Vec::new(),
             top: Vec::new(),
             top_lens: Vec::new(),
-        }
+        })
     }
 
     /// Begins a request: books are opened anew.
@@ -206,13 +220,9 @@ impl Drafter {
         }
     }
 
-    /// The part that made the last settled draft, by its growing count of drafts.
-    pub(crate) fn drafts_by_source(&self) -> Vec<(String, u64)> {
-        let stats = self.source.stats();
-        if stats.is_empty() {
-            return vec![(self.own.name.clone(), self.own.drafts)];
-        }
-        stats.into_iter().map(|s| (s.name, s.drafts)).collect()
+    /// The candidate that made the draft.
+    pub(crate) fn draft_source(&self) -> Option<String> {
+        None
     }
 
     /// What happened in this request.
@@ -235,10 +245,5 @@ impl Drafter {
             sources,
             disabled: self.disabled.clone(),
         }
-    }
-
-    /// The source, for what only its maker knows about it.
-    pub(crate) fn source_mut(&mut self) -> &mut dyn DraftSource {
-        &mut *self.source
     }
 }

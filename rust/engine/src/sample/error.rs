@@ -47,6 +47,12 @@ pub enum SampleError {
         /// Size of the vocabulary.
         n_vocab: usize,
     },
+    /// Every token is banned.
+    #[error("sampling option `banned`: expected at least one of {n_vocab} tokens to be left, found none")]
+    AllBanned {
+        /// Size of the vocabulary.
+        n_vocab: usize,
+    },
     /// A token of the history, or the chosen one, is not in the vocabulary.
     #[error("{place} at position {pos}: expected a token below {n_vocab}, found {token}")]
     Token {
@@ -89,10 +95,12 @@ impl SampleError {
     /// The class of this error: a NaN comes from the model; a row with nothing left, from masks and bans.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Option { .. } | Self::Bias { .. } | Self::BiasTwice { .. } | Self::OptionToken { .. } => {
-                ErrorKind::Options
-            }
-            Self::AllMasked { .. } => ErrorKind::Options,
+            Self::Option { .. }
+            | Self::Bias { .. }
+            | Self::BiasTwice { .. }
+            | Self::OptionToken { .. }
+            | Self::AllBanned { .. }
+            | Self::AllMasked { .. } => ErrorKind::Options,
             Self::NotANumber { .. } => ErrorKind::ModelFile,
             Self::Token { .. } | Self::RowLength { .. } => ErrorKind::Internal,
         }

@@ -155,8 +155,9 @@ fn run(model: &Arc<Model>, vocab: Option<Arc<Vocab>>, outcome: &mut Outcome) {
             gate: Gate::new(costs, Default::default()).unwrap(),
             max_draft: 8,
         });
-        let mut decoder = Decoder::new(model.clone(), vocab.clone(), KvKind::F16, Sampling::default(), speculation)?;
+        let mut decoder = Decoder::new(model.clone(), vocab.clone(), KvKind::F16, speculation)?;
         let request = Request {
+            sampling: Sampling::default(),
             max_tokens: 6,
             stop_ids: Vec::new(),
             stop_at_eog: true,

@@ -168,14 +168,8 @@ fn a_shortest_draft_above_the_longest_is_refused_by_name() {
         let gate = Gate::new(free(), GateOptions { min_draft, ..open_gate() }).unwrap();
         let (source, _) = crate::cast::hire(Role::Silent, &[], 97);
         let speculation = Speculation { source, gate, max_draft };
-        let sampling = Sampling::default();
-        let made = quoth_engine::decode::Decoder::new(
-            rig.model.clone(),
-            rig.vocab.clone(),
-            rig.kind,
-            sampling,
-            Some(speculation),
-        );
+        let made =
+            quoth_engine::decode::Decoder::new(rig.model.clone(), rig.vocab.clone(), rig.kind, Some(speculation));
         made.err().map(|e| e.to_string())
     };
     assert_eq!(refused(3, 2).unwrap(), "min_draft is 3, expected at most max_draft, 2");

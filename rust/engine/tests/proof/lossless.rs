@@ -314,7 +314,7 @@ fn twenty_thousand_samples_follow_the_exact_distribution_with_and_without_specul
     let (mut counts, mut deep) = ([(); 3].map(|()| [HashMap::new(), HashMap::new()]), 0);
     for seed in 0..N {
         for (which, watched) in [&mut plain, &mut other].into_iter().enumerate() {
-            watched.decoder.set_sampling(warm(seed)).unwrap();
+            watched.sampling = warm(seed);
             let run = watched.run(&prompt, request(3));
             for (place, token) in run.tokens.iter().enumerate() {
                 *counts[place][which].entry(*token).or_insert(0u64) += 1;

@@ -9,6 +9,7 @@
 //! | `failures` | I1, I2, I5, obligation 4: no unverified row outlives a failure |
 //! | `families` | I4, I5, I6 for every family, where windows move |
 //! | `gate` | obligation 5: the gate changes no stream |
+//! | `company` | E1, E2, Q4: a sequence among any others, joining and leaving at any step, is what it is alone |
 //! | `ends` | obligation 6: stops, budgets and contexts that end inside a draft |
 //! | `broken` | each of the seven notices when its mechanism is left out |
 //!
@@ -20,6 +21,7 @@ mod batch;
 mod blocks;
 mod broken;
 mod cast;
+mod company;
 #[path = "../dice/mod.rs"]
 mod dice;
 mod ends;

@@ -42,7 +42,8 @@ pub(crate) struct Log {
 
 pub(crate) type Shared<T> = Arc<Mutex<T>>;
 
-struct Eye(Shared<Log>);
+/// Sees what a decoder or a sequence does.
+pub(crate) struct Eye(pub(crate) Shared<Log>);
 
 impl Probe for Eye {
     fn wants_rows(&self) -> bool {
@@ -88,6 +89,8 @@ pub(crate) struct Rig {
 /// A decoder with all that watches it.
 pub(crate) struct Watched {
     pub(crate) decoder: Decoder,
+    /// Of its requests.
+    pub(crate) sampling: Sampling,
     pub(crate) log: Shared<Log>,
     pub(crate) book: Option<Shared<Book>>,
 }
@@ -116,9 +119,10 @@ pub(crate) fn free() -> CostTable {
     CostTable::new(vec![CostPoint { k: 1, cost: 1.0 }], "a test").unwrap()
 }
 
-/// A request for so many tokens that only stops for them.
+/// A request for so many tokens that only stops for them. [`Watched::begin`] gives it the sampling.
 pub(crate) fn request(max_tokens: usize) -> Request {
     Request {
+        sampling: Sampling::default(),
         max_tokens,
         stop_ids: Vec::new(),
         stop_at_eog: false,
@@ -153,12 +157,10 @@ impl Rig {
     }
 
     fn watched(&self, speculation: Option<Speculation>, book: Option<Shared<Book>>) -> Watched {
-        let mut decoder =
-            Decoder::new(self.model.clone(), self.vocab.clone(), self.kind, self.sampling.clone(), speculation)
-                .unwrap();
+        let mut decoder = Decoder::new(self.model.clone(), self.vocab.clone(), self.kind, speculation).unwrap();
         let log = Arc::new(Mutex::new(Log { blind: self.blind, ..Log::default() }));
         decoder.set_probe(Some(Box::new(Eye(log.clone()))));
-        Watched { decoder, log, book }
+        Watched { decoder, sampling: self.sampling.clone(), log, book }
     }
 
     pub(crate) fn plain(&self) -> Watched {
@@ -238,7 +240,7 @@ impl Watched {
     pub(crate) fn run(&mut self, prompt: &[u32], request: Request) -> Run {
         let mut run = Run::default();
         self.log.lock().unwrap().rows.clear();
-        match self.decoder.begin(prompt, request, &mut |_, _| true) {
+        match self.begin(prompt, request, &mut |_, _| true) {
             Ok(step) => run.take(step),
             Err(error) => {
                 run.errors.push(error.to_string());
@@ -248,6 +250,16 @@ impl Watched {
         }
         self.go_on(&mut run, usize::MAX);
         run
+    }
+
+    /// Begins a request with this decoder's sampling.
+    pub(crate) fn begin(
+        &mut self,
+        prompt: &[u32],
+        request: Request,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> quoth_engine::Result<Step> {
+        self.decoder.begin(prompt, Request { sampling: self.sampling.clone(), ..request }, progress)
     }
 
     /// Takes up to so many steps; checks I1 after each.
