@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -272,14 +273,16 @@ def test_comparing_finds_equal_tokens_and_both_speeds(run_quoth: Run, tiny_model
     assert found["identical"] is True
     assert found["difference"] is None
     assert found["tokens"] == list(expected.tokens)
-    assert found["speedup"]["n"] == 3
-    assert found["speedup"]["low"] <= found["speedup"]["median"] <= found["speedup"]["high"]
+    assert found["speedup"]["n"] == 6
+    assert found["speedup"]["low"] <= found["speedup"]["ratio"] <= found["speedup"]["high"]
     assert found["verdict"] in ("faster", "slower", "no difference")
+    assert found["reason"]
     assert found["plain"]["gate"]["state"] == "off"
-    page = run_quoth(*command)
+    page = run_quoth(*command, "--pairs", 3)
     assert page.code == 0
     assert page.err.startswith("seed ")
     assert f"{N} tokens, identical in 6 runs" in page.out
+    assert re.search(r"speculative decoding: no difference \(.+\)", page.out)
 
 
 def test_comparing_names_the_first_token_that_differs(

@@ -70,9 +70,6 @@ pub enum Error {
     /// The caller asked to stop.
     #[error("cancelled by the caller")]
     Cancelled,
-    /// A draft source, a processor or another callback of the caller failed.
-    #[error("{what} failed: {message}")]
-    Callback { what: &'static str, message: String },
     /// A fault of ours.
     #[error("internal error: {0}")]
     Internal(String),
@@ -92,9 +89,7 @@ pub enum ErrorKind {
     Options,
     /// The tokens do not fit the context: `ContextFullError`.
     ContextFull,
-    /// Another caller is using the session: `BusyError`.
-    Busy,
-    /// The caller asked to stop: `KeyboardInterrupt` or whatever the callback raised.
+    /// The caller asked to stop: `KeyboardInterrupt` or what the callback raised.
     Cancelled,
     /// A fault of our own: `InternalError`.
     Internal,
@@ -123,7 +118,7 @@ impl Error {
             }
             Error::ContextFull { .. } => ErrorKind::ContextFull,
             Error::Cancelled => ErrorKind::Cancelled,
-            Error::Forked | Error::Callback { .. } | Error::Internal(_) => ErrorKind::Internal,
+            Error::Forked | Error::Internal(_) => ErrorKind::Internal,
         }
     }
 }
