@@ -10,8 +10,8 @@ B3  All values that are alive together take at most `HELD` times that. A ledger 
     is full, it drops those that only the ledger still refers to.
 B4  What multiplies (`*`, `**`, replacing, joining, formats) is computed beforehand. Padding is not offered.
 
-The bounds are on what is wasted, so a conversation may be as long as it likes: a template may scan all messages for each
-message, and may add its text up message by message.
+A conversation may be of any length: a template may scan all messages for each message, and may add its text up message by
+message.
 Cost: about a tenth of a microsecond a round, one to two microseconds a call or filter.
 """
 
@@ -357,7 +357,9 @@ def _check_filter(now: _Budget, name: str, given: dict[str, Any]) -> None:
         wide = [width or 0, *map(len, given.get("separators") or ())]
         widest = max(len(part) if isinstance(part, str) else part for part in wide)
         if widest > _INDENT:
-            raise SecurityError(f"filter {name}: expected an indentation and separators of at most {_INDENT} characters")
+            raise SecurityError(
+                f"filter {name}: expected an indentation and separators of at most {_INDENT} characters"
+            )
         if name == "tojson":
             now.check(now.weigh(given["value"]) * max(1, widest * _levels(given["value"]) // 8))
 
