@@ -34,7 +34,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from quoth._arguments import copied, shown, text, token_ids, whole
-from quoth._files import as_path, read_whole
+from quoth._files import as_path, read_text
 from quoth.answer import Answer, Plan
 from quoth.asynchronous import AsyncSteps, Cancel
 from quoth.decoder import Chunk, Decoder, Progress, Result, as_stops
@@ -644,7 +644,7 @@ class Conversation:
             OSError: The file cannot be read.
         """
         if isinstance(reference, os.PathLike):
-            reference = _read(as_path("reference", reference))
+            reference = read_text("the reference", as_path("reference", reference), REFERENCE_BYTES)
         if isinstance(reference, str):
             tokens = self.model.tokenizer.encode(reference, errors="ignore")
         else:
@@ -790,13 +790,3 @@ def _ids(name: str, tokens: Sequence[int], model: Model, expected: str) -> list[
     """Token ids as a list, checked."""
     last = model.n_vocab - 1
     return [whole(f"token {at}", token, 0, last) for at, token in enumerate(token_ids(name, tokens, expected))]
-
-
-def _read(path: Path) -> str:
-    data = read_whole(path, REFERENCE_BYTES, only_files=False)
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise OptionsError(
-            f"the reference in `{path}` is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}"
-        ) from None

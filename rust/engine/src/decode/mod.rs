@@ -92,7 +92,7 @@ impl Decoder {
         speculation: Option<Speculation>,
     ) -> Result<Decoder> {
         let cache = KvCache::new(model.config(), kind, model.n_ctx())?;
-        let sampler = Sampler::new(sampling, model.config().n_vocab)?;
+        let sampler = sampler(sampling, &model, &vocab)?;
         let drafter = match speculation {
             Some(s) if s.max_draft == 0 || s.max_draft > MAX_DRAFT => {
                 let expected = format!("1 to {MAX_DRAFT}");
@@ -146,7 +146,7 @@ impl Decoder {
     /// # Errors
     /// An option is out of range; the old ones stay.
     pub fn set_sampling(&mut self, sampling: Sampling) -> Result<()> {
-        self.next_sampler = Some(Sampler::new(sampling, self.model.config().n_vocab)?);
+        self.next_sampler = Some(sampler(sampling, &self.model, &self.vocab)?);
         Ok(())
     }
 
@@ -247,4 +247,10 @@ impl Decoder {
         }
         Ok(fork)
     }
+}
+
+/// A sampler that never chooses what the file suppresses, whatever the options say.
+fn sampler(mut sampling: Sampling, model: &Model, vocab: &Vocab) -> Result<Sampler> {
+    sampling.banned.extend(vocab.suppressed().iter().filter(|id| (**id as usize) < model.config().n_vocab));
+    Ok(Sampler::new(sampling, model.config().n_vocab)?)
 }
