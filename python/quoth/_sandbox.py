@@ -10,8 +10,8 @@ B3  All values that are alive together take at most `HELD` times that. A ledger 
     is full, it drops those that only the ledger still refers to.
 B4  What multiplies (`*`, `**`, replacing, joining, formats) is computed beforehand. Padding is not offered.
 
-A conversation may be of any length: a template may scan all messages for each message, and may add its text up message by
-message.
+A conversation may be of any length: a template may scan all messages for each message, and may add its text up message
+by message.
 Cost: about a tenth of a microsecond a round, one to two microseconds a call or filter.
 """
 
@@ -164,7 +164,7 @@ class _Rounds:
         self.values = values
 
     def __len__(self) -> int:
-        return len(self.values)  # type: ignore[arg-type]  `loop.length` expects a TypeError where there is no length
+        return len(self.values)  # type: ignore[arg-type]  # `loop.length` expects a TypeError where there is none
 
     def __iter__(self) -> Iterator[Any]:
         now = _now()

@@ -30,7 +30,6 @@ import secrets
 import threading
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 from quoth._arguments import copied, shown, text, token_ids, whole

@@ -114,7 +114,7 @@ class Decoder:
         _fork_of: Decoder | None = None,
     ) -> None:
         self.model = model
-        self.sampling = sampling if sampling is not None else Sampling()
+        self.sampling = sampling if sampling is not None else model.default_sampling
         if not isinstance(self.sampling, Sampling):
             raise OptionsError(f"sampling is {shown(sampling)}, expected quoth.Sampling")
         self.speculation = as_speculation(speculation)

@@ -247,7 +247,7 @@ def _pip() -> _Pip:
         return _Pip([sys.executable, "-m", "pip"], importlib.metadata.version("pip"))
     with contextlib.suppress(ImportError):
         ensurepip = importlib.import_module("ensurepip")
-        for wheel in Path(ensurepip.__file__).parent.glob("_bundled/pip-*.whl"):
+        for wheel in Path(str(ensurepip.__file__)).parent.glob("_bundled/pip-*.whl"):
             return _Pip([sys.executable, str(wheel / "pip")], ensurepip.version())
     raise MissingExtraError("known models are fetched with pip, which this Python does not have")
 

@@ -11,10 +11,11 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from quoth import _core
 from quoth._arguments import callback, shown, token_ids, whole
+from quoth.defaults import default_sampling
 from quoth.errors import BusyError, OptionsError
 from quoth.tokenizer import Tokenizer
 
@@ -79,6 +80,8 @@ class Model:
         n_vocab: Tokens of the vocabulary, and width of a row of logits.
         metadata: Keys and values of the file.
         kv_type: How new sessions cache keys and values.
+        default_sampling: What the file asks for (`general.sampling.*`), greedy where it asks for nothing. Decoders and
+            conversations without options of their own sample so.
 
     Raises:
         FileNotFoundError, OSError: The file cannot be read.
@@ -112,6 +115,7 @@ class Model:
         self.path = Path(resolve(path))
         self._file = _core.GgufFile(self.path)
         self.metadata = Metadata(self._file)
+        self.default_sampling: Final = default_sampling(self.metadata)
         self._pre = pre
         if pre is not None:
             _ = self.tokenizer  # an unknown name is refused now, not at the first text
@@ -178,7 +182,7 @@ class Model:
         """A new decoder: prompts to text.
 
         Args:
-            sampling: How tokens are chosen. None: greedily.
+            sampling: How tokens are chosen. None: as `default_sampling`.
             speculation: How they are guessed before: options, a draft source of your own, True for the defaults, or
                 None for plain decoding. It never changes which tokens are generated.
 
@@ -210,7 +214,8 @@ class Model:
         Args:
             system: The system message.
             messages: What was said before, oldest first, each with `role` and `content`; behind the system message.
-            sampling: How tokens are chosen. None: greedily. Each turn uses the same seed, with draws that begin anew.
+            sampling: How tokens are chosen. None: as `default_sampling`. Each turn uses the same seed, with
+                draws that begin anew.
             speculation: As for `decoder`. It never changes an answer.
             max_tokens: Most tokens of an answer.
             stop: Texts and token ids that end an answer, beside the model's own ends of turn.
