@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from quoth.conversation import Conversation
     from quoth.decoder import Decoder
     from quoth.draft_index import DraftIndex
+    from quoth.engine import Engine, Generation
     from quoth.errors import (
         BusyError,
         ClosedError,
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
         QuothError,
         TokenizerError,
     )
-    from quoth.engine import Engine, Generation
     from quoth.model import Model
     from quoth.options import DraftSource, Gate, Sampling, Speculation
     from quoth.request import EngineOptions, GenerateOptions, StreamOptions
@@ -74,8 +74,8 @@ __all__ = [
     "EngineOptions",
     "Gate",
     "GateStats",
-    "Generation",
     "GenerateOptions",
+    "Generation",
     "InternalError",
     "Model",
     "ModelFileError",

@@ -35,6 +35,7 @@ from quoth.stats import Stats, stats_of
 
 if TYPE_CHECKING:
     import asyncio
+
     from typing_extensions import Unpack
 
     from quoth.loaded import LoadedModel
@@ -237,7 +238,7 @@ class Engine(Resource):
             waits until all that it may need fits. None: no bound.
         prefix_bytes: Bytes of finished sequences that are kept, so that a request which begins as one of them computes
             only the rest. 0: none.
-        sampling: How tokens are chosen where a request does not say. None: greedily.
+        sampling: How tokens are chosen where a request does not say. None: as the model's `default_sampling`.
         speculation: How they are drafted where a request does not say; True for the defaults, None for plain decoding.
             It never changes which tokens are generated. A draft source of your own can only be given with a request.
 
@@ -259,7 +260,7 @@ class Engine(Resource):
         speculation: Speculation | bool | None = True,
     ) -> None:
         self.model = model
-        self.sampling = Sampling() if sampling is None else as_sampling(sampling)
+        self.sampling = model.default_sampling if sampling is None else as_sampling(sampling)
         _core.check_sampling(CoreSampling(self.sampling), model.n_vocab)
         self.speculation = as_speculation(speculation)
         if self.speculation is not None and self.speculation.source is not None:

@@ -45,6 +45,8 @@ class Model(LoadedModel):
         n_vocab: Tokens of the vocabulary, and width of a row of logits.
         metadata: Keys and values of the file.
         kv_type: How new sessions cache keys and values.
+        default_sampling: What the file asks for (`general.sampling.*`), greedy where it asks for nothing. Decoders and
+            conversations without options of their own sample so.
 
     Raises:
         FileNotFoundError, OSError: The file cannot be read.
@@ -63,7 +65,7 @@ class Model(LoadedModel):
         """A new decoder: prompts to text.
 
         Args:
-            sampling: How tokens are chosen. None: greedily.
+            sampling: How tokens are chosen. None: as `default_sampling`.
             speculation: How they are guessed before: options, a draft source of your own, True for the defaults, or
                 None for plain decoding. It never changes which tokens are generated.
 
@@ -133,8 +135,8 @@ class Model(LoadedModel):
         Args:
             system: The system message.
             messages: What was said before, oldest first, each with `role` and `content`; behind the system message.
-            sampling: How tokens are chosen. None: greedily. With a seed, each turn uses it, with draws that begin anew;
-                without, each turn draws anew.
+            sampling: How tokens are chosen. None: as `default_sampling`. With a seed, each turn uses it, with draws that
+                begin anew; without, each turn draws anew.
             speculation: As for `decoder`. It never changes an answer.
             max_tokens: Most tokens of an answer.
             stop: Texts and token ids that end an answer, beside the model's own ends of turn.

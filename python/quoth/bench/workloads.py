@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quoth._files import read_text
 from quoth.bench.compare import Difference, first_difference
 from quoth.bench.paired import Ratio, Spread
 from quoth.errors import OptionsError
@@ -85,7 +86,7 @@ def read_workloads(path: Path, kinds: Sequence[str] = ()) -> list[Workload]:
         OptionsError: A line is something else, an id occurs twice, or nothing is left.
     """
     found: dict[str, Workload] = {}
-    for at, line in enumerate(path.read_bytes().splitlines(), 1):
+    for at, line in enumerate(read_text("the list of workloads", path).split("\n"), 1):
         if not line.strip():
             continue
         try:
