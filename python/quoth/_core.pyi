@@ -329,7 +329,7 @@ class Scheduler:
         max_sequences: int,
         max_kv_bytes: int | None,
         prefix_bytes: int,
-    ) -> Self: ...
+    ) -> Scheduler: ...
     def submit(
         self,
         prompt: _Tokens,

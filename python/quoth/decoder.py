@@ -321,7 +321,7 @@ class Decoder(Resource):
     def _reference(self, reference: str | Sequence[int] | os.PathLike[str]) -> list[int]:
         """A reference as token ids, checked."""
         if isinstance(reference, os.PathLike):
-            reference = read_text("the reference", as_path("reference", reference, REFERENCE_BYTES))
+            reference = read_text("the reference", as_path("reference", reference), REFERENCE_BYTES)
         if isinstance(reference, str):
             return self.model.tokenizer.encode(reference, errors="ignore")
         return self.model._model.token_ids(token_ids("reference", reference, "text, token ids or a path"))

@@ -1,6 +1,6 @@
 """Many requests at once: one forward a step for all that run, so that each weight is read once for all of them.
 
-In: prompts with options, from any thread or event loop. Out: a `Generation` for each: chunks as they come, and a result.
+In: prompts with options, from any thread or event loop. Out: a `Generation` for each: chunks as they come, a result.
 
 E1  A generation has the tokens, text and log-probabilities that `Decoder.generate` gives for the same request, whatever
     runs beside it.
@@ -266,7 +266,7 @@ class Engine(Resource):
         if self.speculation is not None and self.speculation.source is not None:
             raise OptionsError("speculation has a source, expected none: give it with each request")
         self._expected = expected_costs(model)
-        self._core = _core.Scheduler(
+        self._core: _core.Scheduler = _core.Scheduler(
             model._model,
             model.kv_type,
             CoreSpeculation(self.speculation or Speculation(), self._expected),
@@ -411,9 +411,9 @@ class Engine(Resource):
             for event in events:
                 over = event.outcome is not None
                 with self._held:
-                    generation = self._running.pop(event.task, None) if over else self._running.get(event.task)
-                if generation is not None:
-                    generation._take(event)
+                    told = self._running.pop(event.task, None) if over else self._running.get(event.task)
+                if told is not None:
+                    told._take(event)
 
     def _taken(self) -> list[Generation]:
         """All requests under way, which are no more."""

@@ -135,8 +135,8 @@ class Model(LoadedModel):
         Args:
             system: The system message.
             messages: What was said before, oldest first, each with `role` and `content`; behind the system message.
-            sampling: How tokens are chosen. None: as `default_sampling`. With a seed, each turn uses it, with draws that
-                begin anew; without, each turn draws anew.
+            sampling: How tokens are chosen. None: as `default_sampling`. With a seed, each turn uses it, with draws
+                that begin anew; without, each turn draws anew.
             speculation: As for `decoder`. It never changes an answer.
             max_tokens: Most tokens of an answer.
             stop: Texts and token ids that end an answer, beside the model's own ends of turn.

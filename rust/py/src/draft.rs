@@ -9,8 +9,8 @@ use quoth_draft::{
     MAX_DRAFT, OptionsError, ReferenceId, ReplayError, ReplayOptions, ReplayReport, SourceStats, Speculator, Turn,
 };
 
-use crate::{convert, results};
 use crate::errors::{busy, options};
+use crate::{convert, results};
 
 /// A cascade that a decoder and Python both hold: the decoder drafts from it, Python adds references.
 #[derive(Clone)]
