@@ -6,6 +6,7 @@
 //! - **P2** Blocks are shared with the sequences that made them and those that begin with them; none is copied, and none is written (K4).
 //! - **P3** The store holds at most `max_bytes` of blocks. The least recently used leaf goes first; a use of a prefix is one of all its beginnings.
 //! - **P4** At least one token is left to forward, since its row says what comes next.
+//! - **P5** A file that is damaged or of another model, kind of cache or version is refused by name, and changes nothing.
 //!
 //! A windowed model's sequence forgets early blocks of its windowed layers, so a node may lack them; `longest` then gives the greatest prefix after which a
 //! query finds all that it may see. `keep` adds what a node lacked.
@@ -13,19 +14,23 @@
 //! | file | what |
 //! | --- | --- |
 //! | [`tree`] | tokens to nodes, in the order of their use |
+//! | [`file`] | a store on disk |
 //!
 //! Cost: `keep` and `longest` take some microseconds for each block of 128 tokens, whatever the store holds. Beside its blocks a node has about 1 kB.
 
+mod file;
 mod tree;
 
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
 use std::sync::Arc;
 
 use quoth_kernels::attend::{CHUNK, KvKind};
 
 use crate::cache::{Block, KvCache};
+use crate::error::Result;
 use crate::model::Model;
 use crate::state::State;
 use tree::{Group, ROOT, Tree};
@@ -113,6 +118,36 @@ impl PrefixStore {
     /// Forgets everything.
     pub fn clear(&mut self) {
         self.tree = Tree::new(self.tree.groups().to_vec());
+    }
+
+    /// Writes all that is stored to a file, which only the user may read: it holds what was said. A file that was there is replaced once the new one is whole.
+    /// Blocks for the time of the writing.
+    ///
+    /// # Errors
+    /// The system refused, or the path is that of something else than a file. A file that was there is as it was.
+    pub fn save(&self, path: impl AsRef<Path>) -> Result<()> {
+        file::write(self, path.as_ref())
+    }
+
+    /// Adds what a file holds, the latest used first, as long as there is room beside what is stored; it counts as used before that. Gives how many nodes, that is
+    /// blocks of 128 tokens, were added or got blocks that they lacked.
+    ///
+    /// # Errors
+    /// [`Error::PrefixFile`](crate::Error::PrefixFile): the file is damaged, of another version, model or kind of cache. Or the system refused, or memory ran
+    /// out. The store is as it was.
+    pub fn load(&mut self, path: impl AsRef<Path>) -> Result<usize> {
+        let nodes = file::read(self, path.as_ref())?;
+        let mut ids = vec![ROOT];
+        let mut added = 0;
+        for node in nodes {
+            let before = self.tree.len();
+            let id = self.tree.child_or_new(ids[node.parent], &node.tokens);
+            let filled = node.blocks.into_iter().filter(|(group, block)| self.tree.fill(id, *group, block.clone()));
+            let filled = filled.count() > 0;
+            added += usize::from(filled || self.tree.len() > before);
+            ids.push(id);
+        }
+        Ok(added)
     }
 }
 

@@ -32,13 +32,14 @@ pub(super) type Id = u64;
 /// Stands for the empty prefix.
 pub(super) const ROOT: Id = 0;
 
+/// A block of tokens behind others.
 #[derive(Debug)]
-struct Node<B> {
-    parent: Id,
-    tokens: Arc<[u32]>,
+pub(super) struct Node<B> {
+    pub(super) parent: Id,
+    pub(super) tokens: Arc<[u32]>,
     children: HashMap<Arc<[u32]>, Id>,
     /// One for each group; `None` where the sequence had already forgotten it.
-    blocks: Vec<Option<B>>,
+    pub(super) blocks: Vec<Option<B>>,
     /// When it was last used; the root is in no order.
     used: i64,
 }
@@ -151,6 +152,11 @@ impl<B: Clone> Tree<B> {
             list
         };
         (0..self.groups.len()).map(last).collect()
+    }
+
+    /// All nodes but the root, the latest used first: each after its parent (T2).
+    pub(super) fn latest_first(&self) -> impl Iterator<Item = (Id, &Node<B>)> {
+        self.order.values().rev().map(|id| (*id, &self.nodes[id]))
     }
 
     /// Counts a use of all nodes on a path from the root (T2).

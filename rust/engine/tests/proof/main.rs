@@ -6,6 +6,7 @@
 //! | `batch` | I4: rows do not depend on batch, split, threads, instruction set or other spans |
 //! | `rewind` | I5: truncated, copied and failed caches are fresh ones |
 //! | `prefix` | P1–P4: sequences that begin with stored prefixes are fresh ones, and nothing of the store outlives it |
+//! | `prefix_file` | P5: stored prefixes through files, and files that are refused |
 //! | `lossless` | I3, I6, obligations 1, 2, 3, 7: rows, draws, streams, distributions, whatever the source |
 //! | `failures` | I1, I2, I5, obligation 4: no unverified row outlives a failure |
 //! | `families` | I4, I5, I6 for every family, where windows move |
@@ -34,6 +35,7 @@ mod gate;
 mod lossless;
 mod models;
 mod prefix;
+mod prefix_file;
 mod rewind;
 mod rig;
 mod schedule;

@@ -7,16 +7,17 @@ use std::sync::Arc;
 use crate::batch::{Bits, KINDS, assert_same, bits};
 use crate::models::{Dice, Made, Spec};
 use quoth_engine::cache::REWIND;
+use quoth_engine::gguf::testing::TempDir;
 use quoth_engine::model::{MAX_ROWS, Model, Output, Scratch, Span, Taps, Want};
 use quoth_engine::prefix::PrefixStore;
 use quoth_engine::state::State;
 use quoth_kernels::attend::{CHUNK, KvKind};
 use quoth_kernels::{Format, KernelSet};
 
-const N_CTX: usize = 1024;
+pub(crate) const N_CTX: usize = 1024;
 
 /// Models whose layers all see everything, all see a window, and both, windows shorter and longer than a block.
-fn specs() -> [Spec; 5] {
+pub(crate) fn specs() -> [Spec; 5] {
     let of = |family| Spec::of(family, Format::Q8_0);
     [
         of("llama"),
@@ -27,7 +28,7 @@ fn specs() -> [Spec; 5] {
     ]
 }
 
-fn load(spec: &Spec) -> Arc<Model> {
+pub(crate) fn load(spec: &Spec) -> Arc<Model> {
     Made::new(spec).load(KernelSet::best(), 1, N_CTX)
 }
 
@@ -44,7 +45,7 @@ impl Bare {
     }
 
     /// Begins with the longest stored prefix of a prompt.
-    fn stored(store: &mut PrefixStore, model: &Model, kind: KvKind, prompt: &[u32]) -> Bare {
+    pub(crate) fn stored(store: &mut PrefixStore, model: &Model, kind: KvKind, prompt: &[u32]) -> Bare {
         let depth = store.depth(prompt);
         let Some(state) = store.longest(prompt) else {
             assert_eq!(depth, 0);
@@ -100,13 +101,14 @@ pub(crate) fn prompt(dice: &mut Dice) -> Vec<u32> {
 }
 
 /// Bytes of one block of each group.
-fn block_bytes(model: &Model, kind: KvKind) -> usize {
+pub(crate) fn block_bytes(model: &Model, kind: KvKind) -> usize {
     State::new(model, kind).unwrap().kv().bytes_for(1)
 }
 
 #[test]
 fn sequences_that_begin_with_stored_prefixes_are_fresh_ones_after_every_event() {
     let (mut used, mut forgotten, mut parted) = (0, 0, 0);
+    let dir = TempDir::new().unwrap();
     for (case, (spec, kind)) in specs().iter().flat_map(|spec| KINDS.map(|kind| (spec, kind))).enumerate() {
         let model = load(spec);
         let mut dice = Dice(case as u64);
@@ -148,6 +150,14 @@ fn sequences_that_begin_with_stored_prefixes_are_fresh_ones_after_every_event() 
                     live[i].back(n);
                     live[i].feed(&model, &dice.tokens(20, 300));
                     parted += 1;
+                }
+                (7, Some(_)) if dice.once_in(2) => {
+                    // As a process that ends, and another that begins.
+                    let path = dir.path().join("prefixes");
+                    store.save(&path).unwrap();
+                    store = PrefixStore::new(model.clone(), kind, max_bytes);
+                    store.load(&path).unwrap();
+                    assert_eq!(store.bytes(), stored, "{what}");
                 }
                 (_, Some(i)) if dice.once_in(4) => {
                     store.shrink(1 + dice.below(max_bytes));
