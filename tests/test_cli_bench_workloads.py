@@ -124,8 +124,8 @@ class Script:
         self.order.append((workload.id, speculative))
         ns = self.times(workload.id, speculative, run)
         tokens = self.tokens(workload.id, speculative, run)
-        sources = {"reference-1": quoth.SourceStats(2, 6, 3, muted=False, reason=None)}
-        sources |= {"reference-2": quoth.SourceStats(1, 4, 0, muted=False, reason=None)}
+        sources = {"reference-1": quoth.SourceStats(2, 6, 3)}
+        sources |= {"reference-2": quoth.SourceStats(1, 4, 0)}
         stats = quoth.Stats(
             committed=len(tokens),
             steps=2 if speculative else 4,

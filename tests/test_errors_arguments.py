@@ -294,7 +294,6 @@ def test_sampling_that_does_not_fit_the_model_is_refused_by_the_decoder(model: q
         ({"min_draft": 17}, "min_draft is 17, expected at most max_draft, which is 16"),
         ({"min_draft": 1.5}, "min_draft is 1.5, expected a whole number"),
         *(({"min_match": v}, "min_match") for v in (0, 10**6, "x")),
-        *(({"policy": v}, "policy is ") for v in ("clever", None, 3)),
         *(({"recycling": v}, f"recycling is {v!r}, expected True or False") for v in (1, None, "yes")),
         *(({"costs": v}, f"costs is {v!r}, expected costs by draft length") for v in (5, [1], "x")),
         ({"costs": {}}, "expected at least one point"),
@@ -342,7 +341,6 @@ def test_a_decoder_refuses_what_is_neither_options_nor_a_source(model: quoth.Mod
         ),
         ({"n_vocab": 2**33}, "n_vocab"),
         ({"n_vocab": 10, "min_draft": 0}, "min_draft"),
-        ({"n_vocab": 10, "policy": "x"}, "policy"),
     ]
 )
 def test_a_draft_index_refuses_nonsense(arguments: dict[str, Any], message: str) -> None:
@@ -405,6 +403,21 @@ def test_text_that_is_not_unicode_is_refused(model: quoth.Model) -> None:
             lambda call=call: call("a\ud800"), "found the lone surrogate U+D800 at character 1", quoth.TokenizerError
         )
     assert decoder.history == []
+
+
+def test_a_flag_is_no_token_id_wherever_ids_are_taken(model: quoth.Model, tmp_path: Path) -> None:
+    decoder, index, chat = model.decoder(), quoth.DraftIndex(100), model.conversation(chat_template="x")
+    calls: list[Callable[[Any], object]] = [
+        decoder.generate, lambda ids: list(decoder.stream(ids)), lambda ids: list(decoder.tokens(ids)),
+        decoder.add_reference, model.decoder(speculation=None).add_reference,
+        lambda ids: decoder.generate([1], stop=ids), lambda ids: quoth.Sampling(banned=ids),
+        lambda ids: quoth.Sampling(logit_bias=dict.fromkeys(ids, 1.0)), model.session().forward,
+        chat.send, chat.add_reference, index.observe, index.suggest, index.rebuild, index.add_reference,
+        lambda ids: index.observe_topk([(ids[0], [1])]), lambda ids: index.observe_topk([(1, ids)]),
+    ]  # fmt: skip
+    for call in calls:
+        for ids in ([True], (False,), [np.True_]):
+            refused(lambda call=call, ids=ids: call(ids), "True" if ids[0] else "False")
 
 
 def test_references_that_make_no_sense_are_refused(model: quoth.Model) -> None:

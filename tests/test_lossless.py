@@ -89,7 +89,7 @@ def test_the_built_in_cascade_and_references_change_nothing() -> None:
         for options, reference in (
             ({}, None),
             ({"gate": OPEN, "costs": {1: 1.0}}, stream),
-            ({"gate": OPEN, "policy": "fixed"}, stream),
+            ({"gate": OPEN, "min_match": 2}, stream),
         ):
             decoder = model.decoder(sampling=sampling, speculation=quoth.Speculation(**options))
             if reference:

@@ -82,8 +82,6 @@ DOCUMENTS = ("/usr/share/doc",)
 """Documentation where there is some."""
 
 WAYS = [
-    "policy=fixed",
-    "policy=fixed min_match=2 min_draft=2",
     "max_draft=4",
     "max_draft=8",
     "max_draft=32",

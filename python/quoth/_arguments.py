@@ -6,6 +6,7 @@ In: whatever a caller gave. Out: `int`, `bool`, `list`. numpy's whole numbers co
 from __future__ import annotations
 
 import copy
+import dataclasses
 import operator
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from quoth.errors import OptionsError
 
-__all__ = ["callback", "copied", "flag", "shown", "text", "token_ids", "utf8", "whole"]
+__all__ = ["as_mapping", "callback", "copied", "flag", "shown", "text", "token_ids", "utf8", "whole"]
 
 LEVELS: Final = 64
 """Lists and mappings that may stand inside each other; chat templates see no more."""
@@ -55,12 +56,22 @@ def text(name: str, value: object) -> str:
     return value
 
 
+def as_mapping(value: Any) -> Any:
+    """A dataclass or a pydantic model (`model_dump`) as a mapping; everything else as it is."""
+    if isinstance(value, (type, Mapping)):
+        return value
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return value.model_dump() if callable(getattr(value, "model_dump", None)) else value
+
+
 def copied(name: str, value: Any, level: int = 0) -> Any:
     """A copy of plain data that the caller cannot change any more.
 
     Args:
         name: What it is called in errors.
-        value: Texts, numbers, lists and mappings; mappings become `dict`. Whatever else is in it is copied as it likes.
+        value: Texts, numbers, lists and mappings; mappings, dataclasses and pydantic models become `dict`. Anything
+            else in it is copied by `copy.deepcopy`.
         level: How many lists and mappings it stands in.
 
     Raises:
@@ -75,6 +86,7 @@ def copied(name: str, value: Any, level: int = 0) -> Any:
             return value
         if value is None or isinstance(value, (bool, int, float)):
             return value
+        value = as_mapping(value)
         if isinstance(value, Mapping):
             return {walk(key, f"a key of {where}", level): walk(entry, f"{where}[{key!r}]", level + 1)
                     for key, entry in value.items()}  # fmt: skip

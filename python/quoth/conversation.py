@@ -32,7 +32,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from quoth._arguments import copied, shown, text, token_ids, whole
+from quoth._arguments import as_mapping, copied, shown, text, token_ids, whole
 from quoth._files import as_path
 from quoth._resource import Resource
 from quoth.answer import Answer, Plan, Turns
@@ -194,8 +194,9 @@ class Conversation(Resource):
         """Say something, and read the answer as it comes.
 
         Args:
-            message: A user's text; or its token ids, used as they are, control tokens too; or a message with a role; or
-                several, such as the results of tools. Control tokens that texts spell out stay plain text.
+            message: A user's text; or its token ids, used as they are, control tokens too; or a message with a role, as
+                a mapping, a dataclass or a pydantic model; or several, such as the results of tools. Control tokens
+                that texts spell out stay plain text.
             **options: See below. `stop` ends this answer beside the conversation's and the model's ends of turn.
 
         Returns:
@@ -570,11 +571,11 @@ class Conversation(Resource):
         """What a user says, as entries."""
         if isinstance(message, str):
             return [Entry({"role": "user", "content": text("the message", message)})]
-        if isinstance(message, Mapping):
-            return _entries([message])
+        if isinstance(as_mapping(message), Mapping):
+            return _entries([message])  # type: ignore[list-item]
         expected = "text, token ids or messages"
         items = token_ids("the message", message, expected)
-        if items and isinstance(items[0], Mapping):
+        if items and isinstance(as_mapping(items[0]), Mapping):
             return _entries(items)
         ids = self.model._model.token_ids(items)
         content = self.model.tokenizer.decode(ids, skip_special=False)
@@ -586,7 +587,8 @@ def _entries(messages: Sequence[Message]) -> list[Entry]:
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise OptionsError(f"messages is {shown(messages)}, expected a list of messages")
     made = []
-    for at, message in enumerate(messages):
+    for at, given in enumerate(messages):
+        message = as_mapping(given)
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise OptionsError(f"messages[{at}] is {shown(message)}, expected a mapping with a role")
         made.append(Entry(copied(f"messages[{at}]", message, 1)))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from quoth._arguments import shown
 from quoth.stats import Stats
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Chunk:
     def __repr__(self) -> str:
         drafts = f", {self.accepted} of {self.drafted} drafted accepted" if self.drafted else ""
         end = f", finish_reason={self.finish_reason!r}" if self.finish_reason else ""
-        return f"Chunk({_beginning(self.text)}, {len(self.tokens)} tokens, step {self.step}{drafts}{end})"
+        return f"Chunk({shown(self.text[:80])}, {len(self.tokens)} tokens, step {self.step}{drafts}{end})"
 
 
 @dataclass(frozen=True, repr=False)
@@ -88,16 +89,11 @@ class Result:
     prompt_tokens: int = 0
 
     def __repr__(self) -> str:
-        stop = "" if self.stop is None else f", stop={_beginning(self.stop)}"
+        stop = "" if self.stop is None else f", stop={shown(self.stop)}"
         return (
-            f"Result({_beginning(self.text)}, {len(self.tokens)} tokens, finish_reason={self.finish_reason!r}{stop}, "
+            f"Result({shown(self.text[:80])}, {len(self.tokens)} tokens, finish_reason={self.finish_reason!r}{stop}, "
             f"{self.stats.tokens_per_second:.1f} tokens/s)"
         )
-
-
-def _beginning(value: str | int) -> str:
-    """A value, or the beginning of a text."""
-    return repr(value) if isinstance(value, int) or len(value) <= 60 else f"{value[:60]!r}…"
 
 
 def as_logprobs(tokens: Sequence[int], found: Sequence[_core.TokenLogprobs]) -> tuple[TokenLogprobs, ...]:

@@ -19,12 +19,14 @@ Cost: see `quoth.vocabulary.bpe` and `.scores`; making a tokenizer reads the met
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, overload
 
+from quoth._arguments import shown
 from quoth.errors import TokenizerError
 from quoth.vocabulary.special import SpecialFinder
 from quoth.vocabulary.splitters import Splitter, splitter
@@ -38,6 +40,14 @@ __all__ = ["TextStream", "Tokenizer"]
 
 _MODELS: Final = ("gemma4", "gpt2", "llama")
 _TEMPLATE: Final = "tokenizer.chat_template"
+_LIST: Final = "nothing: the ids of one conversation are given as a list"
+_TRANSFORMERS: Final = {
+    **dict.fromkeys(("padding", "truncation", "max_length", "return_tensors", "return_dict"), _LIST),
+    "return_assistant_tokens_mask": "nothing: the ids alone are given",
+    "tokenizer_kwargs": "the arguments of `encode` to be given to it",
+    "sanitize_control_tokens": "`escape_content=True` in its place",
+}
+"""Arguments that transformers knows and this package does not take, and what is expected in their place."""
 
 
 class _Encoder(Protocol):
@@ -55,6 +65,7 @@ class Tokenizer:
         add_bos: Whether prompts of this model begin with the beginning-of-text token.
         add_eos: Whether prompts of this model end with the end-of-text token.
         add_space_prefix: Whether a text gets a space in front before it is encoded.
+        chat_templates: Sources of the file's chat templates by name; the unnamed one is `default`.
     """
 
     def __init__(self, metadata: Mapping[str, Any], pre: str | None, token_bytes: Sequence[bytes] | None) -> None:
@@ -85,6 +96,7 @@ class Tokenizer:
         self.add_bos: Final = self.model == "gemma4" or _flag(metadata, "tokenizer.ggml.add_bos_token", wants_bos)
         self.add_eos: Final = _flag(metadata, "tokenizer.ggml.add_eos_token", False)
         self.add_space_prefix: Final = by_score and _flag(metadata, "tokenizer.ggml.add_space_prefix", True)
+        self.chat_templates: Final = _chat_templates(metadata)
         self._lock = Lock()
         self._encoder: _Encoder | None = None
 
@@ -105,7 +117,8 @@ class Tokenizer:
 
         Raises:
             TokenizerError: The vocabulary or its splitter is unknown or missing (the message lists the known ones),
-                an array is missing or too short, or `pre` is given for a kind of vocabulary that has no splitter.
+                a key is of a wrong type, an array is missing or too short, or `pre` is given for a kind of vocabulary
+                that has no splitter.
         """
         return cls(metadata, pre, token_bytes)
 
@@ -138,6 +151,11 @@ class Tokenizer:
         """Ids that end a generation: end of text, of a turn, of a message, by the file's keys and well-known names."""
         eos = self.eos_id
         return self._table.eog_ids if eos is None else self._table.eog_ids | {eos}
+
+    @property
+    def suppressed_ids(self) -> frozenset[int]:
+        """Ids that the file says are never to be chosen; no decoder chooses them."""
+        return self._table.suppressed_ids
 
     @cached_property
     def special_tokens(self) -> Mapping[str, str]:
@@ -183,6 +201,8 @@ class Tokenizer:
         Raises:
             TokenizerError: The id is outside the vocabulary.
         """
+        if id is True or id is False:
+            self._check(id)
         if self._token_bytes is None:
             return self._table.bytes_of(id)
         self._check(id)
@@ -299,8 +319,8 @@ class Tokenizer:
         texts = self._table.texts
         found = {id for id, kind in self._table.special.items() if kind in kinds}
         swallowing: set[int] = set()
-        name = self._metadata.get("general.name")
-        if isinstance(name, str) and ("phi-3" in name.lower() or "phi3" in name.lower()):
+        name = str(self._metadata.get("general.name")).lower()
+        if "phi-3" in name or "phi3" in name:
             # These vocabularies drop white space behind their marks, which the format cannot say.
             swallowing = {id for id in found if texts[id] not in ("<unk>", "<s>", "<|endoftext|>")}
         return SpecialFinder(((texts[id], id) for id in found), swallowing)
@@ -358,7 +378,7 @@ class Tokenizer:
 
         def shown(id: int) -> bytes:
             try:
-                return b"" if id in hidden else self.token_bytes(id)
+                return b"" if id in hidden and id is not True and id is not False else self.token_bytes(id)
             except TypeError:  # what cannot be looked up
                 self._check(id)
                 raise
@@ -374,42 +394,40 @@ class Tokenizer:
 
     # ---- chat
 
-    @cached_property
-    def chat_templates(self) -> Mapping[str, str]:
-        """Sources of the file's chat templates by name; the unnamed one is `default`."""
-        named = {
-            key.removeprefix(_TEMPLATE + "."): source
-            for key in self._metadata
-            if key.startswith(_TEMPLATE + ".") and isinstance(source := self._metadata[key], str)
-        }
-        default = self._metadata.get(_TEMPLATE)
-        return MappingProxyType({**named, "default": default} if isinstance(default, str) else named)
-
     def chat_template(self, name_or_source: str | None = None, *, tools: bool = False) -> ChatTemplate:
         """Choose a chat template.
 
         Args:
-            name_or_source: Name of one of `chat_templates`, or the source of another template. None takes `tool_use`
-                if `tools` is true and the file has it, else `default`.
+            name_or_source: Name of one of `chat_templates`, of a common format (`chatml`, `llama3`, …; see
+                `quoth.templates`), or the source of another template. None takes `tool_use` if `tools` is true and
+                the file has it, else `default`.
             tools: Whether the conversation has tools.
 
         Returns:
             The template, kept for the next call.
 
         Raises:
-            TokenizerError: The file has no template that fits, and none was given.
+            TokenizerError: The file has no template that fits, and none was given; or there is none of that name.
         """
+        from quoth.templates import NAMED  # noqa: PLC0415 - only when needed
+
         source = name_or_source
         if source is not None and not isinstance(source, str):
             raise TokenizerError(f"expected a chat template as text, found {type(source).__name__}")
         if name_or_source is None:
             name = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
             source = self.chat_templates.get(name)
-        elif name_or_source in self.chat_templates:
-            source = self.chat_templates[name_or_source]
+        else:
+            source = self.chat_templates.get(name_or_source, NAMED.get(name_or_source, name_or_source))
+            if re.fullmatch(r"[\w.-]*", source):  # a template that reads nothing is a name with a slip
+                names = ", ".join(sorted({*self.chat_templates, *NAMED}))
+                raise TokenizerError(f"there is no chat template `{source[:80]}`, known by name are {names}")
         if source is None:
             names = ", ".join(sorted(self.chat_templates)) or "none at all"
-            raise TokenizerError(f"expected a chat template {_TEMPLATE} in the file, found {names}")
+            raise TokenizerError(
+                f"expected a chat template {_TEMPLATE} in the file, found {names}; "
+                f"one may be chosen by name: {', '.join(sorted(NAMED))}"
+            )
         from quoth.template import ChatTemplate  # noqa: PLC0415 - only when needed
 
         template = self._templates.get(source)
@@ -425,9 +443,11 @@ class Tokenizer:
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
         tokenize: Literal[True] = True,
         *,
+        continue_final_message: bool | str = False,
+        add_special_tokens: bool = True,
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
@@ -439,9 +459,11 @@ class Tokenizer:
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
         *,
         tokenize: Literal[False],
+        continue_final_message: bool | str = False,
+        add_special_tokens: bool = True,
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
@@ -452,9 +474,11 @@ class Tokenizer:
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
         tokenize: bool = True,
         *,
+        continue_final_message: bool | str = False,
+        add_special_tokens: bool = True,
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
@@ -464,15 +488,22 @@ class Tokenizer:
         """Write a conversation as the model expects it.
 
         Args:
-            messages: The conversation, oldest first; each a mapping with `role` and, mostly, `content`. At least one.
-            add_generation_prompt: End with the mark that opens the model's turn, if the template knows one.
-            tokenize: Give token ids, the template's marks parsed and nothing added; otherwise text.
+            messages: The conversation, oldest first; each a mapping, a dataclass or a pydantic model with `role` and,
+                mostly, `content`: text, or a list of parts for templates that take them. At least one.
+            add_generation_prompt: End with the mark that opens the model's turn, if the template knows one. None: yes,
+                unless the last message is continued.
+            tokenize: Give token ids, the template's marks parsed; otherwise text.
+            continue_final_message: End inside the last message, so that the model goes on with it: True for its
+                `content`, or the name of another entry.
+            add_special_tokens: Begin token ids with the beginning-of-text token where the file asks for it and the
+                template has not written it.
             chat_template: Name of one of the file's templates, or a template's source.
             tools: JSON schemas of functions that the model may call.
             documents: Documents for templates that take them.
             escape_content: Keep control tokens that messages, tools or documents spell out as plain text, so that
                 they cannot end a turn or forge one. Needs `tokenize`.
-            **kwargs: Passed to the template, such as `enable_thinking`.
+            **kwargs: Passed to the template, such as `enable_thinking`. Arguments of transformers that ask for another
+                form than a list of ids are refused by name.
 
         Returns:
             Token ids, or text with `tokenize=False`.
@@ -481,17 +512,38 @@ class Tokenizer:
             TokenizerError: There is no template, a message is malformed, or the template fails; the message names
                 the template's line.
         """
+        for name, instead in _TRANSFORMERS.items():
+            if (value := kwargs.pop(name, None)) is not None and value is not False:
+                raise TokenizerError(f"{name} is {shown(value)}, expected {instead}")
         template = self.chat_template(chat_template, tools=tools is not None)
-        if not escape_content:
-            text = template.render(messages, add_generation_prompt, tools=tools, documents=documents, **kwargs)
-            return self.encode(text, special=True) if tokenize else text
-        if not tokenize:
+        if add_generation_prompt is None:
+            add_generation_prompt = not continue_final_message
+        elif add_generation_prompt and continue_final_message:
+            raise TokenizerError("add_generation_prompt and continue_final_message exclude each other, found both")
+        if escape_content and not tokenize:
             raise TokenizerError("escape_content=True needs tokenize=True: text cannot show which marks are escaped")
-        from quoth.template import escaped  # noqa: PLC0415 - only when needed
+        mark, cut = None, None
+        if escape_content:
+            from quoth.template import escaped  # noqa: PLC0415 - only when needed
 
-        mark, messages, tools, documents = escaped(self._control_texts, messages, tools, documents)
+            mark, messages, tools, documents = escaped(self._control_texts, messages, tools, documents)
+        if continue_final_message:
+            from quoth.template import open_ended  # noqa: PLC0415 - only when needed
+
+            field = continue_final_message if isinstance(continue_final_message, str) else "content"
+            messages, cut = open_ended(messages, field)
         text = template.render(messages, add_generation_prompt, tools=tools, documents=documents, **kwargs)
-        return self._encode_marked(text, mark)
+        text = text if cut is None else cut(text)
+        if not tokenize:
+            return text
+        ids = self.encode(text, special=True) if mark is None else self._encode_marked(text, mark)
+        return self._begun(ids) if add_special_tokens else ids
+
+    def _begun(self, ids: list[int]) -> list[int]:
+        """Chat text with the beginning-of-text token that the file asks for: one, whether or not the template wrote
+        it."""
+        wanted = self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]
+        return [self.bos_id, *ids] if wanted else ids  # type: ignore[list-item]
 
     @cached_property
     def _control_texts(self) -> tuple[str, ...]:
@@ -541,6 +593,19 @@ def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
     if isinstance(value, bool):
         return value
     raise TokenizerError(f"expected a flag in {key}, found {type(value).__name__}")
+
+
+def _chat_templates(metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    """The templates by name.
+
+    Raises:
+        TokenizerError: One is not text.
+    """
+    keys = {key.removeprefix(_TEMPLATE + "."): key for key in metadata if key.startswith(_TEMPLATE + ".")}
+    if _TEMPLATE in metadata:
+        keys["default"] = _TEMPLATE
+    sources = {name: _text(metadata, key) for name, key in keys.items()}
+    return MappingProxyType({name: source for name, source in sources.items() if source is not None})
 
 
 def _model(name: str | None) -> str:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quoth._files import read_text
 from quoth.bench.compare import Difference, first_difference
 from quoth.bench.paired import Ratio, Spread
 from quoth.errors import OptionsError
@@ -85,7 +86,7 @@ def read_workloads(path: Path, kinds: Sequence[str] = ()) -> list[Workload]:
         OptionsError: A line is something else, an id occurs twice, or nothing is left.
     """
     found: dict[str, Workload] = {}
-    for at, line in enumerate(path.read_bytes().splitlines(), 1):
+    for at, line in enumerate(read_text("the list of workloads", path).split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -284,9 +285,9 @@ class Group:
         merged: dict[str, SourceStats] = {}
         for name, new in self.stats.sources.items():
             known = "references" if name.startswith("reference-") else name
-            old = merged.get(known, SourceStats(0, 0, 0, muted=False, reason=None))
+            old = merged.get(known, SourceStats(0, 0, 0))
             counts = (old.drafts + new.drafts, old.drafted + new.drafted, old.accepted + new.accepted)
-            merged[known] = SourceStats(*counts, muted=False, reason=None)
+            merged[known] = SourceStats(*counts)
         return merged
 
 

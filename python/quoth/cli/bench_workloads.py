@@ -84,7 +84,7 @@ def workloads(
         check_plot(plot)
     more = facts(fact)
     chosen = read_workloads(file, [kind.strip() for kind in kinds.split(",") if kind.strip()])
-    sampling = Sampling(temperature=temperature, seed=seed)
+    sampling = Sampling(temperature=temperature or 0.0, seed=seed)
     speculation = Speculation() if max_draft is None else Speculation(max_draft=max_draft)
     loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type)
     with bar("runs", after_s=0.2) as update, watch(loaded.threads) as quiet:

@@ -49,6 +49,10 @@ pub enum Error {
     #[error("{file}: tensor `{tensor}` holds {found}, expected finite numbers")]
     TensorValue { file: String, tensor: String, found: f32 },
 
+    /// A file of stored prefixes is damaged, or belongs to something else.
+    #[error("{file}: {what} at byte {at}: found {found}, expected {expected}")]
+    PrefixFile { file: String, what: String, at: u64, found: String, expected: String },
+
     /// An option is out of range.
     #[error("{what} is {found}, expected {expected}")]
     Option { what: &'static str, found: String, expected: String },
@@ -81,7 +85,7 @@ pub enum Error {
 pub enum ErrorKind {
     /// The operating system failed: `OSError`.
     Io,
-    /// The file is not a model that this engine can run: `ModelFileError`.
+    /// The file is not a model that this engine can run, or not of the model that is to read it: `ModelFileError`.
     ModelFile,
     /// The vocabulary is not one that this engine knows: `TokenizerError`.
     Tokenizer,
@@ -109,7 +113,8 @@ impl Error {
             | Error::MissingTensor { .. }
             | Error::TensorShape { .. }
             | Error::ExtraTensor { .. }
-            | Error::TensorValue { .. } => ErrorKind::ModelFile,
+            | Error::TensorValue { .. }
+            | Error::PrefixFile { .. } => ErrorKind::ModelFile,
             Error::Vocab(VocabError::EmptyStop { .. } | VocabError::StopsTooLong { .. }) => ErrorKind::Options,
             Error::Vocab(_) => ErrorKind::Tokenizer,
             Error::Sample(e) => e.kind(),

@@ -10,9 +10,12 @@
 //!
 //! Cost: that of the parts.
 
+use std::collections::VecDeque;
+use std::sync::Arc;
+
 use quoth_kernels::attend::KvKind;
 
-use crate::cache::{KvCache, Lent};
+use crate::cache::{Block, KvCache, Lent};
 use crate::error::Result;
 use crate::model::Model;
 
@@ -29,6 +32,20 @@ impl State {
     /// `kind` cannot store heads of this model's width.
     pub fn new(model: &Model, kind: KvKind) -> Result<State> {
         Ok(State { kv: KvCache::new(model, kind)? })
+    }
+
+    /// A state of the first `n` blocks of positions, from stored blocks ([`KvCache::from_blocks`]). A recurrent part cannot be put together from blocks: the
+    /// prefix store would keep a snapshot of it in nodes where the state was pinned, and give no prefix that ends in another node.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn from_blocks(
+        model: &Model,
+        kind: KvKind,
+        n: usize,
+        blocks: Vec<VecDeque<Arc<Block>>>,
+    ) -> Result<State> {
+        Ok(State { kv: KvCache::from_blocks(model, kind, n, blocks)? })
     }
 
     /// Keys and values.

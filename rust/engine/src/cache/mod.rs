@@ -8,7 +8,8 @@
 //!
 //! - **K1** What is cached for positions `0 .. len` is a function of the tokens alone; nothing at or after `len` is ever read (I5).
 //! - **K2** `truncate` lowers `len` and touches no number. A window group keeps [`REWIND`] positions more than its window, so a truncation by
-//!   less than that, to zero or to a pinned position is always possible; `nearest` says how far back any other can go.
+//!   less than that, to zero or to a pinned position is always possible; `nearest` says how far back any other can go. A fork, or a cache made of stored
+//!   blocks, can be sure of its own beginning and what follows it, not of positions before.
 //! - **K3** Memory of a window group is bounded by window + [`REWIND`] + one forward for the stream itself, and as much for each of at most [`MAX_PINS`] pins.
 //! - **K4** A block that another cache, a pin or the prefix store holds is never written: `reserve` replaces it by a copy first.
 //!
@@ -23,7 +24,7 @@ use quoth_kernels::KernelSet;
 use quoth_kernels::attend::{CHUNK, KvKind, KvLayout};
 
 use crate::error::{Error, Result};
-use crate::model::Model;
+use crate::model::{MAX_ROWS, Model};
 use crate::shared::Shared;
 pub(crate) use block::Block;
 pub use block::Meter;
@@ -59,11 +60,14 @@ struct Blocks {
     first: usize,
 }
 
-impl Blocks {
-    /// Whether a query at `n` finds all that it may see, that is the `window` positions up to its own.
-    fn reach(&self, window: usize, n: usize) -> bool {
-        (n + 1).saturating_sub(window) >= self.first * CHUNK
-    }
+/// The first block that a query at `n` sees in a group: it sees the `window` positions up to its own, or all.
+pub(crate) fn first_seen(window: Option<usize>, n: usize) -> usize {
+    window.map_or(0, |window| (n + 1).saturating_sub(window) / CHUNK)
+}
+
+/// The first block that a group keeps at length `n` (K2).
+fn first_kept(window: usize, n: usize) -> usize {
+    n.saturating_sub(window + REWIND) / CHUNK
 }
 
 /// What window groups need to return to a position.
@@ -117,6 +121,46 @@ impl KvCache {
         Ok(KvCache { kind, n_ctx, len: 0, groups, places, pins: Vec::new(), meter })
     }
 
+    /// A cache of the first `n` blocks of positions, from blocks that may be shared. Of each group `blocks` has the last ones up to block `n`, as many as there
+    /// are and at least those that a query after them sees; a group takes no more than it would have kept.
+    ///
+    /// # Errors
+    /// As [`Self::new`].
+    pub(crate) fn from_blocks(
+        model: &Model,
+        kind: KvKind,
+        n: usize,
+        blocks: Vec<VecDeque<Arc<Block>>>,
+    ) -> Result<KvCache> {
+        let mut cache = KvCache::new(model, kind)?;
+        cache.len = n * CHUNK;
+        for (group, mut list) in cache.groups.iter_mut().zip(blocks) {
+            let oldest = group.window.map_or(0, |window| first_kept(window, cache.len));
+            list.drain(..list.len().saturating_sub(n - oldest));
+            group.blocks = Blocks { first: n - list.len(), list };
+        }
+        assert!(cache.reaches(cache.len, cache.groups.iter().map(|g| &g.blocks)), "blocks that a query needs");
+        Ok(cache)
+    }
+
+    /// Block `i` of a group, where all of its positions are cached, and the stream or a pin still keeps it.
+    pub(crate) fn whole_block(&self, group: usize, i: usize) -> Option<&Arc<Block>> {
+        let end = (i + 1) * CHUNK;
+        let own = (end <= self.len).then(|| &self.groups[group].blocks);
+        let pinned = self.pins.iter().filter(|pin| end <= pin.len).map(|pin| &pin.groups[group]);
+        own.into_iter().chain(pinned).find_map(|blocks| blocks.list.get(i.checked_sub(blocks.first)?))
+    }
+
+    /// Of each group: its window, and the bytes of a block.
+    pub(crate) fn groups(&self) -> impl Iterator<Item = (Option<usize>, usize)> {
+        self.groups.iter().map(|group| (group.window, group.block_bytes))
+    }
+
+    /// Whether it is of this model and kind.
+    pub(crate) fn is_of(&self, model: &Model, kind: KvKind) -> bool {
+        self.kind == kind && Arc::ptr_eq(&self.meter, model.kv_meter())
+    }
+
     /// Cached positions.
     pub fn len(&self) -> usize {
         self.len
@@ -148,10 +192,15 @@ impl KvCache {
         own + pinned.map(|(blocks, group)| held(blocks, Some(&group.blocks)) * group.block_bytes).sum::<usize>()
     }
 
-    /// Bytes that `n` more positions would need.
+    /// Bytes of blocks that `n` more positions need at most, beside those that there are.
     pub fn bytes_for(&self, n: usize) -> usize {
         let needed = (self.len + n).div_ceil(CHUNK);
-        let missing = |g: &Group| needed.saturating_sub(g.blocks.first + g.blocks.list.len()) * g.block_bytes;
+        let missing = |g: &Group| {
+            let held = g.blocks.list.len();
+            // A window group never holds more than its window, what can be gone back, and one forward.
+            let most = g.window.map_or(usize::MAX, |w| (w + REWIND + MAX_ROWS).div_ceil(CHUNK) + 1);
+            needed.saturating_sub(g.blocks.first).min(most).saturating_sub(held) * g.block_bytes
+        };
         self.groups.iter().map(missing).sum()
     }
 
@@ -183,7 +232,7 @@ impl KvCache {
         self.len += n;
         for group in &mut self.groups {
             let Some(window) = group.window else { continue };
-            let oldest = self.len.saturating_sub(window + REWIND) / CHUNK;
+            let oldest = first_kept(window, self.len);
             while group.blocks.first < oldest && group.blocks.list.len() > 1 {
                 group.blocks.list.pop_front();
                 group.blocks.first += 1;
@@ -205,7 +254,7 @@ impl KvCache {
 
     /// Whether a query at `n` finds all that it may see among these blocks of each group.
     fn reaches<'b>(&self, n: usize, blocks: impl IntoIterator<Item = &'b Blocks>) -> bool {
-        n == 0 || self.groups.iter().zip(blocks).all(|(g, blocks)| g.window.is_none_or(|w| blocks.reach(w, n)))
+        n == 0 || self.groups.iter().zip(blocks).all(|(g, blocks)| blocks.first <= first_seen(g.window, n))
     }
 
     /// The pin from which the cache can return to `n`.

@@ -16,7 +16,6 @@
 //! | `mod` | the face of one sequence: a running session that keeps the longest prefix which a new prompt shares with it |
 
 mod clock;
-mod drafter;
 mod engine;
 #[doc(hidden)]
 pub mod probe;
@@ -25,15 +24,15 @@ mod sequence;
 mod stats;
 
 pub use clock::{Clock, SystemClock};
-pub use drafter::MAX_DRAFT;
 pub use engine::Engine;
+pub use quoth_draft::SpeculationStats;
 pub use request::{Finish, Request, Step};
 pub use sequence::Sequence;
-pub use stats::{DecodeStats, SpeculationStats};
+pub use stats::DecodeStats;
 
 use std::sync::Arc;
 
-use quoth_draft::{DraftSource, Gate};
+use quoth_draft::{CostTable, Costs, DraftSource, Gate, OptionsError, Speculator};
 use quoth_kernels::attend::KvKind;
 
 use crate::cache::KvCache;
@@ -41,12 +40,17 @@ use crate::error::{Error, Result};
 use crate::model::{MAX_ROWS, Model};
 use crate::vocab::Vocab;
 
-/// How a sequence guesses.
+/// The longest draft of a sequence. What a verification forwards must fit the rewindable part of window layers ([`crate::cache::REWIND`]).
+pub const MAX_DRAFT: usize = 64;
+
+/// How a sequence drafts.
 pub struct Speculation {
     /// Where drafts come from.
     pub source: Box<dyn DraftSource>,
     /// Whether drafting pays.
     pub gate: Gate,
+    /// What steps cost; all sequences of an engine have the engine's.
+    pub costs: Costs,
     /// Longest draft, 1 to [`MAX_DRAFT`].
     pub max_draft: usize,
 }
@@ -54,6 +58,24 @@ pub struct Speculation {
 impl std::fmt::Debug for Speculation {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Speculation(up to {} tokens)", self.max_draft)
+    }
+}
+
+impl Speculation {
+    /// # Errors
+    /// An option is out of range.
+    fn speculator(self) -> Result<Speculator> {
+        if self.max_draft == 0 || self.max_draft > MAX_DRAFT {
+            let expected = format!("1 to {MAX_DRAFT}");
+            return Err(Error::Option { what: "max_draft", found: self.max_draft.to_string(), expected });
+        }
+        let refused = |e: OptionsError| Error::Option { what: e.option, found: e.found, expected: e.expected };
+        Speculator::new(self.source, self.gate, self.costs, self.max_draft).map_err(refused)
+    }
+
+    /// The costs to learn with; without speculation, those of a sequence that never drafts.
+    fn costs(speculation: Option<&Speculation>) -> Costs {
+        speculation.map_or_else(|| CostTable::default().into(), |speculation| speculation.costs.clone())
     }
 }
 
@@ -75,7 +97,8 @@ impl Decoder {
         kind: KvKind,
         speculation: Option<Speculation>,
     ) -> Result<Decoder> {
-        Ok(Decoder { engine: Engine::default(), sequence: Sequence::new(model, vocab, kind, speculation)? })
+        let engine = Engine::new(Speculation::costs(speculation.as_ref()));
+        Ok(Decoder { engine, sequence: Sequence::new(model, vocab, kind, speculation)? })
     }
 
     /// Takes another clock, for tests.
@@ -175,6 +198,7 @@ impl Decoder {
     /// # Errors
     /// Options of `speculation` are out of range.
     pub fn fork(&mut self, speculation: Option<Speculation>) -> Result<Decoder> {
-        Ok(Decoder { engine: Engine::default(), sequence: self.sequence.fork(speculation)? })
+        let engine = Engine::new(Speculation::costs(speculation.as_ref()));
+        Ok(Decoder { engine, sequence: self.sequence.fork(speculation)? })
     }
 }

@@ -90,7 +90,10 @@ impl Turn {
             let expected = format!("token ids of 0 to {}", n_vocab - 1);
             return Err(Error::Option { what: "stop", found: token.to_string(), expected });
         }
-        let sampler = Sampler::new(request.sampling.clone(), n_vocab)?;
+        let mut sampling = request.sampling.clone();
+        // What the file suppresses is never chosen, whatever the options say.
+        sampling.banned.extend(vocab.suppressed().iter().filter(|id| (**id as usize) < n_vocab));
+        let sampler = Sampler::new(sampling, n_vocab)?;
         let mut stop_ids = request.stop_ids.clone();
         if request.stop_at_eog {
             stop_ids.extend(vocab.eog_ids());

@@ -12,19 +12,19 @@
 
 use std::sync::Arc;
 
+use quoth_draft::{Bounds, Load, SpeculationStats, Speculator};
 use quoth_kernels::attend::KvKind;
 use quoth_kernels::top::Best;
 
 use super::Speculation;
 use super::clock::Clock;
-use super::drafter::{Bounds, Drafter};
 use super::probe::{Part, Probe};
 use super::request::{Finish, Request, Step, Turn};
-use super::stats::{DecodeStats, SpeculationStats};
+use super::stats::DecodeStats;
 use crate::cache::KvCache;
 use crate::error::{Error, Result};
 use crate::model::{Model, Want};
-use crate::sample::{Picked, SampleError, logprobs};
+use crate::sample::{Picked, SampleError, logprobs, topk_ids};
 use crate::state::State;
 use crate::vocab::Vocab;
 
@@ -37,16 +37,18 @@ pub struct Sequence {
     /// could not return to where the history was cut, or a panic came in the middle of a prompt. Empty before the first request.
     history: Vec<u32>,
     turn: Option<Turn>,
-    drafter: Option<Drafter>,
+    speculator: Option<Speculator>,
     probe: Option<Box<dyn Probe>>,
     stats: DecodeStats,
+    /// Of the last step, until it is recorded.
+    committed: Option<Committed>,
     /// Whether a step was planned that neither `commit` nor `fail` has ended.
     in_step: bool,
 }
 
 impl std::fmt::Debug for Sequence {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Sequence({} tokens, {:?})", self.history.len(), self.drafter)
+        write!(f, "Sequence({} tokens, {:?})", self.history.len(), self.speculator)
     }
 }
 
@@ -63,11 +65,12 @@ pub(crate) struct Plan {
     /// A part of the prompt, or the carried token and a draft.
     pub(crate) tokens: Vec<u32>,
     pub(crate) rows: Want,
-    /// So many greatest of each row suffice; `None`: whole rows.
-    pub(crate) best: Option<usize>,
+    /// Whether the greatest of each row suffice.
+    pub(crate) greedy: bool,
     /// Whether the tokens are the prompt's.
     pub(crate) prompt: bool,
-    draft_ns: u64,
+    /// What asking for a draft took.
+    pub(crate) draft_ns: u64,
 }
 
 impl Plan {
@@ -85,7 +88,7 @@ pub(crate) enum Results<'r> {
     Best(&'r [Best]),
 }
 
-/// When the forward of a step ran, and what ran with it.
+/// When a step and its forward ran.
 pub(crate) struct Timing {
     /// The step began.
     pub(crate) start: u64,
@@ -93,8 +96,20 @@ pub(crate) struct Timing {
     pub(crate) from: u64,
     /// The forward ended.
     pub(crate) to: u64,
-    /// Whether no other sequence had a part in the forward, so that its time is this one's.
-    pub(crate) alone: bool,
+}
+
+/// What a step committed, for the records of its costs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Committed {
+    pub(crate) drafted: usize,
+    pub(crate) accepted: usize,
+    pub(crate) tokens: usize,
+    /// What asking for a draft took.
+    pub(crate) draft_ns: u64,
+    /// Whether the step says something about the worth of its draft: sampling did not fail, and no stop cut it short.
+    pub(crate) telling: bool,
+    /// Whether sampling failed.
+    pub(crate) failed: bool,
 }
 
 /// What the rows of a forward became.
@@ -118,7 +133,7 @@ impl Sequence {
         speculation: Option<Speculation>,
     ) -> Result<Sequence> {
         let state = State::new(&model, kind)?;
-        let drafter = speculation.map(Drafter::new).transpose()?;
+        let speculator = speculation.map(Speculation::speculator).transpose()?;
         let stats = DecodeStats::default();
         Ok(Sequence {
             model,
@@ -126,9 +141,10 @@ impl Sequence {
             state,
             history: Vec::new(),
             turn: None,
-            drafter,
+            speculator,
             probe: None,
             stats,
+            committed: None,
             in_step: false,
         })
     }
@@ -160,7 +176,7 @@ impl Sequence {
 
     /// What speculation did in the current or last request.
     pub fn speculation_stats(&self) -> Option<SpeculationStats> {
-        self.drafter.as_ref().map(Drafter::stats)
+        self.speculator.as_ref().map(Speculator::stats)
     }
 
     /// Lets a test watch and disturb the sequence.
@@ -214,12 +230,12 @@ impl Sequence {
         let known = self.history.len();
         self.history.clear();
         self.history.extend_from_slice(prompt);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.begin();
+        if let Some(speculator) = &mut self.speculator {
+            speculator.begin_request();
             if extends {
-                drafter.observe(&prompt[known..]);
+                speculator.observe(&prompt[known..]);
             } else {
-                drafter.rebuild(prompt);
+                speculator.rebuild(prompt);
             }
         }
         Ok(())
@@ -267,8 +283,8 @@ impl Sequence {
     fn abandon(&mut self) -> Result<()> {
         self.state.truncate(self.history.len().saturating_sub(1))?;
         self.history.truncate(self.state.len() + 1);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.rebuild(&self.history);
+        if let Some(speculator) = &mut self.speculator {
+            speculator.rebuild(&self.history);
         }
         Ok(())
     }
@@ -299,8 +315,8 @@ impl Sequence {
         let kept = self.state.nearest(n.saturating_sub(1));
         self.state.truncate(kept)?;
         self.history.truncate(n);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.rebuild(&self.history);
+        if let Some(speculator) = &mut self.speculator {
+            speculator.rebuild(&self.history);
         }
         Ok(())
     }
@@ -311,9 +327,9 @@ impl Sequence {
     /// Options of `speculation` are out of range.
     pub fn fork(&mut self, speculation: Option<Speculation>) -> Result<Sequence> {
         self.mend()?;
-        let mut drafter = speculation.map(Drafter::new).transpose()?;
-        if let Some(drafter) = &mut drafter {
-            drafter.rebuild(&self.history);
+        let mut speculator = speculation.map(Speculation::speculator).transpose()?;
+        if let Some(speculator) = &mut speculator {
+            speculator.rebuild(&self.history);
         }
         Ok(Sequence {
             model: self.model.clone(),
@@ -321,17 +337,18 @@ impl Sequence {
             state: self.state.fork(self.state.len())?,
             history: self.history.clone(),
             turn: None,
-            drafter,
+            speculator,
             probe: None,
             stats: DecodeStats::default(),
+            committed: None,
             in_step: false,
         })
     }
 
     // -- steps ---------------------------------------------------------------------------------------------------------------
 
-    /// What the next step forwards: up to `prompt_rows` tokens of the prompt, or the carried token with a draft.
-    pub(crate) fn plan(&mut self, prompt_rows: usize, clock: &mut dyn Clock) -> Move {
+    /// What the next step forwards: up to `prompt_rows` tokens of the prompt, or the carried token with a draft, beside `others` sequences that decode.
+    pub(crate) fn plan(&mut self, prompt_rows: usize, others: usize, clock: &mut dyn Clock) -> Move {
         if !self.model.is_alive() {
             return Move::Over(Err(Error::Forked));
         }
@@ -359,32 +376,52 @@ impl Sequence {
         if reading {
             let tokens: Vec<u32> = self.history[self.state.len()..].iter().take(prompt_rows).copied().collect();
             let rows = if tokens.len() == self.unread() { Want::Last } else { Want::None };
-            let best = greedy.then_some(1);
             self.in_step = true;
-            return Move::Forward(Box::new(Plan { turn, tokens, rows, best, prompt: true, draft_ns: 0 }));
+            return Move::Forward(Box::new(Plan { turn, tokens, rows, greedy, prompt: true, draft_ns: 0 }));
         }
         let start = clock.now_ns();
         let mut tokens: Vec<u32> = self.history.last().copied().into_iter().collect();
-        let (mut topk, mut draft_ns) = (0, 0);
-        if let Some(drafter) = &mut self.drafter
-            && drafter.allows()
-        {
+        let mut draft_ns = 0;
+        if let Some(speculator) = &mut self.speculator {
+            let (cached, n_ctx) = (self.state.len(), self.state.n_ctx());
             let bounds = Bounds {
-                room: self.state.n_ctx() - self.state.len() - 1,
+                room: n_ctx - cached - 1,
                 wanted: turn.request.max_tokens - turn.produced,
                 n_vocab: self.model.config().n_vocab,
                 stop_ids: &turn.stop_ids,
             };
-            drafter.propose(&self.history, bounds);
-            tokens.extend_from_slice(drafter.draft());
-            if tokens.len() > 1 {
-                topk = drafter.topk();
+            let load = Load { rows: others, spans: others, cached };
+            tokens.extend_from_slice(&speculator.propose(&self.history, bounds, load).tokens);
+            if speculator.allowed() {
+                draft_ns = (clock.now_ns() - start).max(1);
             }
-            draft_ns = (clock.now_ns() - start).max(1);
         }
-        let best = greedy.then_some(topk.max(1));
         self.in_step = true;
-        Move::Forward(Box::new(Plan { turn, tokens, rows: Want::All, best, prompt: false, draft_ns }))
+        Move::Forward(Box::new(Plan { turn, tokens, rows: Want::All, greedy, prompt: false, draft_ns }))
+    }
+
+    /// How likely each token of the plan's draft is reached and right; empty without a draft.
+    pub(crate) fn reach(&self, plan: &Plan) -> &[f64] {
+        match &self.speculator {
+            Some(speculator) if plan.drafted() > 0 => &speculator.draft().reach,
+            _ => &[],
+        }
+    }
+
+    /// Verifies only the first `n` tokens of the plan's draft, or none if so few are not worth it.
+    pub(crate) fn cut(&mut self, plan: &mut Plan, n: usize) {
+        if let Some(speculator) = &mut self.speculator
+            && n < plan.drafted()
+        {
+            speculator.cut(n);
+            plan.tokens.truncate(1 + speculator.draft().len());
+        }
+    }
+
+    /// How many greatest of each row suffice for a plan; `None`: whole rows are needed.
+    pub(crate) fn best(&self, plan: &Plan) -> Option<usize> {
+        let topk = self.speculator.as_ref().map_or(0, |s| if plan.drafted() > 0 { s.topk() } else { 0 });
+        plan.greedy.then_some(topk.max(1))
     }
 
     /// The forward did not happen, or failed (Q3).
@@ -395,8 +432,8 @@ impl Sequence {
             return Err(error);
         }
         self.state.truncate(self.history.len() - 1)?;
-        if let Some(drafter) = &mut self.drafter {
-            drafter.drop_pending();
+        if let Some(speculator) = &mut self.speculator {
+            speculator.drop_pending();
         }
         self.turn = Some(plan.turn);
         Err(error)
@@ -458,15 +495,15 @@ impl Sequence {
         step.accepted = rows.accepted;
         if drafted > 0
             && plan.turn.request.trace
-            && let Some(drafter) = &self.drafter
+            && let Some(speculator) = &self.speculator
         {
-            step.source = drafter.draft_source();
+            step.source = Some(speculator.draft().source.as_deref().unwrap_or("source").to_owned());
         }
         self.settle(&plan.turn, committed)?;
         if drafted > 0
-            && let Some(drafter) = &mut self.drafter
+            && let Some(speculator) = &mut self.speculator
         {
-            drafter.observe_topk(&plan.tokens[..rows.sampled]);
+            speculator.observe_topk(&plan.tokens[..rows.sampled]);
         }
         let end = clock.now_ns();
 
@@ -485,16 +522,14 @@ impl Sequence {
         } else {
             stats.plain_steps += 1;
         }
-        if let Some(drafter) = &mut self.drafter {
-            // A step that failed, or that a stop cut short, says nothing about the draft's worth; its time is not a sample either.
-            let cut_short = rows.accepted == committed && committed <= drafted;
-            let ns = (timing.alone && !cut_short).then_some(end - timing.start);
-            if drafted > 0 && rows.error.is_none() {
-                drafter.record_verify(rows.accepted, committed, ns);
-            } else if drafted == 0 && timing.alone {
-                drafter.record_plain(end - timing.start, plan.draft_ns);
-            }
-        }
+        self.committed = Some(Committed {
+            drafted,
+            accepted: rows.accepted,
+            tokens: committed,
+            draft_ns: plan.draft_ns,
+            telling: rows.error.is_none() && (drafted == 0 || rows.accepted < committed || committed > drafted),
+            failed: rows.error.is_some(),
+        });
         if let Some(error) = rows.error {
             if step.tokens.is_empty() {
                 return self.fail(plan, error);
@@ -507,19 +542,39 @@ impl Sequence {
         Ok(step)
     }
 
+    /// What the last step committed, once.
+    pub(crate) fn committed(&mut self) -> Option<Committed> {
+        self.committed.take()
+    }
+
+    /// Tells the speculator what the last step cost in plain steps of its own ([`quoth_draft::CostModel::draft_cost`]).
+    pub(crate) fn record(&mut self, committed: Committed, cost: f64) {
+        let Some(speculator) = &mut self.speculator else { return };
+        if committed.drafted == 0 {
+            speculator.record_plain(committed.draft_ns);
+        } else if !committed.failed {
+            speculator.record_verify(committed.accepted, committed.tokens, committed.telling.then_some(cost));
+        }
+    }
+
     /// Samples and commits row after row until the draft is contradicted, the rows are used up, the request ends, or sampling fails (Q2).
     fn commit_rows(&mut self, turn: &mut Turn, mut results: Results<'_>, draft: &[u32], step: &mut Step) -> Rows {
         let mut rows = Rows::default();
         let n_vocab = self.model.config().n_vocab;
-        let topk = self.drafter.as_ref().map_or(0, |drafter| if draft.is_empty() { 0 } else { drafter.topk() });
+        let topk =
+            self.speculator.as_ref().map_or(0, |speculator| if draft.is_empty() { 0 } else { speculator.topk() });
         for i in 0..=draft.len() {
             let pos = self.history.len();
             if topk > 0
-                && let Some(drafter) = &mut self.drafter
+                && let Some(speculator) = &mut self.speculator
             {
                 match &results {
-                    Results::Logits(logits) => drafter.capture(&logits[i * n_vocab..(i + 1) * n_vocab], topk),
-                    Results::Best(best) => drafter.capture_ids(best[i].ids()),
+                    Results::Logits(logits) => {
+                        let mut ids = vec![0; topk];
+                        let n = topk_ids(&logits[i * n_vocab..(i + 1) * n_vocab], &mut ids);
+                        speculator.capture(ids.into_iter().take(n));
+                    }
+                    Results::Best(best) => speculator.capture(best[i].ids()),
                 }
             }
             if let Err(error) = self.before(Part::Sample { row: i }) {
@@ -577,11 +632,11 @@ impl Sequence {
         if turn.finish.is_some() {
             self.state.pin();
         }
-        if let Some(drafter) = &mut self.drafter {
+        if let Some(speculator) = &mut self.speculator {
             if kept > 0 {
-                drafter.observe(&self.history[self.history.len() - kept..]);
+                speculator.observe(&self.history[self.history.len() - kept..]);
             } else {
-                drafter.drop_pending();
+                speculator.drop_pending();
             }
         }
         Ok(())

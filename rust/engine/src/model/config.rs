@@ -142,6 +142,17 @@ impl Config {
         {
             return Err(keys.unsupported("vocab_size", said, format!("{n_vocab} as `token_embd.weight` has rows")));
         }
+        const TOKENS: &str = "tokenizer.ggml.tokens";
+        if let Some(tokens) = file.metadata().get_array_str(TOKENS)?
+            && tokens.len() > n_vocab
+        {
+            return Err(Error::UnsupportedValue {
+                file: file_name(file),
+                key: TOKENS.into(),
+                found: format!("{} tokens", tokens.len()),
+                expected: format!("at most {n_vocab} as `token_embd.weight` has rows"),
+            });
+        }
         let mut config = Config {
             arch: family.arch,
             n_vocab,

@@ -6,11 +6,13 @@
 //! | --- | --- |
 //! | [`config`], [`keys`], [`family`] | the numbers of a model; the metadata they come from; what differs between families |
 //! | [`load`], [`weights`] | tensors to panels; which tensor has which role |
+//! | [`digest`] | one number for all that decides the bits of a model's rows |
 //! | [`rope`], [`rows`] | rotary tables; activations packed for products |
 //! | [`forward`], [`attention`], [`feed`], [`experts`], [`per_layer`], [`head`] | rows through the layers |
 
 pub(crate) mod attention;
 pub mod config;
+mod digest;
 pub(crate) mod experts;
 pub mod family;
 pub(crate) mod feed;
@@ -24,7 +26,7 @@ pub(crate) mod rows;
 pub(crate) mod weights;
 
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use quoth_kernels::KernelSet;
@@ -65,6 +67,7 @@ pub struct Model {
     pub(crate) set: KernelSet,
     n_ctx: usize,
     load_ns: u64,
+    digest: OnceLock<u128>,
 }
 
 impl std::fmt::Debug for Model {
@@ -110,7 +113,8 @@ impl Model {
         let ropes = config.ropes.iter().map(|rope| RopeTable::new(rope, factors, options.n_ctx)).collect();
         let (set, n_ctx) = (options.kernels, options.n_ctx);
         let load_ns = start.elapsed().as_nanos() as u64;
-        Ok(Arc::new(Model { config, weights, arena, ropes, pool, kv_meter: Arc::default(), set, n_ctx, load_ns }))
+        let (kv_meter, digest) = (Arc::default(), OnceLock::new());
+        Ok(Arc::new(Model { config, weights, arena, ropes, pool, kv_meter, set, n_ctx, load_ns, digest }))
     }
 
     /// The model in numbers.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use quoth_draft::{CostPoint, CostTable, DraftSource, Gate, GateOptions, SourceError, TopkRow};
+use quoth_draft::{Budget, CostPoint, CostTable, Draft, DraftSource, Gate, GateOptions, SourceError, TopkRow};
 use quoth_engine::decode::{Decoder, Request, Speculation};
 use quoth_engine::gguf::GgufFile;
 use quoth_engine::model::{LoadOptions, Model};
@@ -37,7 +37,8 @@ impl Random {
 }
 
 impl DraftSource for Random {
-    fn suggest(&mut self, context: &[u32], max_tokens: usize, out: &mut Vec<u32>) -> Result<(), SourceError> {
+    fn suggest(&mut self, context: &[u32], budget: Budget<'_>, draft: &mut Draft) -> Result<(), SourceError> {
+        let (max_tokens, out) = (budget.max_tokens, &mut draft.tokens);
         let known = self.right.iter().skip(context.len().saturating_sub(self.prompt));
         let wild = self.dice.once_in(6);
         let n = if wild { self.dice.below(3 * max_tokens + 2) } else { self.dice.below(max_tokens + 1) };
@@ -216,9 +217,10 @@ fn whatever_a_source_answers_the_tokens_are_those_of_a_decoder_that_does_not_gue
                 ..GateOptions::default()
             };
             let costs = CostTable::new(vec![CostPoint { k: 1, cost: 1.0 }], "a test").unwrap();
-            let gate = Gate::new(costs, open).unwrap();
+            let gate = Gate::new(open).unwrap();
+            let costs = costs.into();
             let (guessed, hits) = play(
-                decoder(Some(Speculation { source: Box::new(source), gate, max_draft })),
+                decoder(Some(Speculation { source: Box::new(source), gate, costs, max_draft })),
                 &sampling,
                 &acts,
                 extend,

@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use quoth_draft::Gate;
+use quoth_draft::{Costs, Gate};
 use quoth_engine::decode::{Engine, Request, Sequence, Speculation};
 use quoth_engine::sample::Sampling;
 use quoth_kernels::attend::KvKind;
@@ -11,7 +11,9 @@ use quoth_kernels::{Format, KernelSet};
 
 use crate::cast::{ROLES, hire};
 use crate::models::{Dice, Spec};
-use crate::rig::{Eye, Log, Mishap, Rig, Run, Shared, Watched, assert_same_run, free, open_gate, request, warm};
+use crate::rig::{
+    Eye, Log, Mishap, Rig, Run, Shared, Watched, assert_same_run, free, open_gate, request, uninterrupted, warm,
+};
 
 /// A sequence with its request, and what it must become.
 struct Member {
@@ -29,7 +31,7 @@ struct Member {
 }
 
 impl Member {
-    fn new(rig: &Rig, dice: &mut Dice, number: usize, shared: &[u32]) -> Member {
+    fn new(rig: &Rig, dice: &mut Dice, number: usize, shared: &[u32], costs: &Costs) -> Member {
         let n_vocab = rig.model.config().n_vocab;
         let sampling = if dice.below(2) == 0 { Sampling::default() } else { warm(dice.below(9) as u64) };
         let blind = dice.below(2) == 0;
@@ -53,7 +55,8 @@ impl Member {
         let speculation = role.map(|role| {
             let stream = rig.stream(&prompt, wanted + 20);
             let (source, _) = hire(role, &[stream], n_vocab);
-            Speculation { source, gate: Gate::new(free(), open_gate()).unwrap(), max_draft: 1 + dice.below(12) }
+            let gate = Gate::new(open_gate()).unwrap();
+            Speculation { source, gate, costs: costs.clone(), max_draft: 1 + dice.below(12) }
         });
         let mut sequence = Sequence::new(rig.model.clone(), rig.vocab.clone(), rig.kind, speculation).unwrap();
         let log = Arc::new(Mutex::new(Log { blind, ..Log::default() }));
@@ -109,12 +112,13 @@ impl Member {
 fn schedule(rig: &Rig, dice: &mut Dice, members: usize, mishaps: usize) {
     let n_vocab = rig.model.config().n_vocab;
     let shared = dice.tokens(150, n_vocab);
-    let mut all: Vec<Member> = (0..members).map(|i| Member::new(rig, dice, i, &shared)).collect();
+    let costs = uninterrupted(free());
+    let mut all: Vec<Member> = (0..members).map(|i| Member::new(rig, dice, i, &shared, &costs)).collect();
     for _ in 0..mishaps {
         let unlucky = dice.below(members);
         all[unlucky].log.lock().unwrap().plan = Some((dice.below(20), Mishap::Error));
     }
-    let mut engine = Engine::default();
+    let mut engine = Engine::new(costs);
     let mut over = vec![false; members];
     for now in 0.. {
         if over.iter().all(|over| *over) {
@@ -180,7 +184,7 @@ fn a_row_that_is_not_a_number_ends_the_step_of_its_sequence_alone() {
         sequence.begin(&prompt, request(17), 0).unwrap();
         sequence
     });
-    let mut engine = Engine::default();
+    let mut engine = Engine::new(free().into());
     let (mut failed, mut tokens) = (0, [Vec::new(), Vec::new()]);
     for _ in 0..40 {
         let mut both: Vec<&mut Sequence> = sequences.iter_mut().collect();

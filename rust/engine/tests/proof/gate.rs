@@ -1,6 +1,8 @@
 //! Obligation 5: the gate decides whether to guess, never what is committed. Streams are identical while it trips, backs off, probes and opens again.
 
-use quoth_draft::{CostPoint, CostTable, Gate, GateOptions, GateReason, GateState, GateStats};
+use quoth_draft::{
+    CostModel, CostOptions, CostPoint, CostTable, Costs, Gate, GateOptions, GateReason, GateState, GateStats,
+};
 use quoth_engine::decode::{Clock, Speculation};
 use quoth_engine::sample::Sampling;
 
@@ -11,7 +13,7 @@ const PROMPT: [u32; 5] = [20, 21, 22, 20, 21];
 const N: usize = 120;
 
 /// Time stands still but for forwards, which the probe counts.
-struct ByForwards(Shared<Log>);
+pub(crate) struct ByForwards(pub(crate) Shared<Log>);
 
 impl Clock for ByForwards {
     fn now_ns(&mut self) -> u64 {
@@ -53,10 +55,14 @@ fn quick() -> GateOptions {
         max_debt: 0.5,
         credit: 2.0,
         loss_share: 1.0,
-        baseline_after: 4,
-        baseline_every: 8,
         ..GateOptions::default()
     }
+}
+
+/// Costs that often ask for a plain step.
+fn inquiring(table: &CostTable) -> Costs {
+    let options = CostOptions { baseline_after: 4, baseline_every: 8, ..CostOptions::default() };
+    CostModel::with_options(table.clone(), options).unwrap().into()
 }
 
 /// A run behind a gate equals the plain one; what the gate did.
@@ -71,7 +77,7 @@ fn through(
     let what = format!("{role:?}, {time:?}, {options:?}");
     let mut plain = rig.plain();
     let expected = plain.run(&PROMPT, request(N));
-    let mut other = rig.gated(role, streams, 12, Gate::new(costs.clone(), options).unwrap());
+    let mut other = rig.gated(role, streams, 12, Gate::new(options).unwrap(), inquiring(costs));
     match time {
         Time::Still => other.decoder.set_clock(Box::new(ByForwards(other.log.clone()))),
         Time::Slow => {
@@ -149,8 +155,9 @@ fn the_same_times_give_the_same_decisions() {
 fn a_gate_that_was_closed_in_one_turn_changes_nothing_in_the_next() {
     let rig = Rig::tiny(400, warm(5));
     let streams = [rig.stream(&PROMPT, 380)];
-    let gate = Gate::new(table(&[(1, 3.0)]), quick()).unwrap();
-    let (mut plain, mut other) = (rig.plain(), rig.gated(Role::Garbage, &streams, 8, gate));
+    let gate = Gate::new(quick()).unwrap();
+    let costs = inquiring(&table(&[(1, 3.0)]));
+    let (mut plain, mut other) = (rig.plain(), rig.gated(Role::Garbage, &streams, 8, gate, costs));
     let mut prompt = PROMPT.to_vec();
     for turn in 0..4 {
         let expected = plain.run(&prompt, request(60));
@@ -165,9 +172,9 @@ fn a_gate_that_was_closed_in_one_turn_changes_nothing_in_the_next() {
 fn a_shortest_draft_above_the_longest_is_refused_by_name() {
     let rig = Rig::tiny(32, Sampling::default());
     let refused = |min_draft, max_draft| {
-        let gate = Gate::new(free(), GateOptions { min_draft, ..open_gate() }).unwrap();
+        let gate = Gate::new(GateOptions { min_draft, ..open_gate() }).unwrap();
         let (source, _) = crate::cast::hire(Role::Silent, &[], 97);
-        let speculation = Speculation { source, gate, max_draft };
+        let speculation = Speculation { source, gate, costs: free().into(), max_draft };
         let made =
             quoth_engine::decode::Decoder::new(rig.model.clone(), rig.vocab.clone(), rig.kind, Some(speculation));
         made.err().map(|e| e.to_string())

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use quoth_draft::{CostPoint, CostTable, Gate, GateOptions};
+use quoth_draft::{CostModel, CostOptions, CostPoint, CostTable, Costs, Gate, GateOptions};
 use quoth_engine::Error;
 use quoth_engine::decode::probe::{Part, Probe};
 use quoth_engine::decode::{Decoder, Finish, Request, Speculation, Step};
@@ -107,8 +107,6 @@ pub(crate) fn open_gate() -> GateOptions {
         adapt_budget: false,
         min_speedup: 0.5,
         max_debt: 1000.0,
-        baseline_after: u32::MAX,
-        baseline_every: u32::MAX,
         idle_share: 1.0,
         ..GateOptions::default()
     }
@@ -117,6 +115,12 @@ pub(crate) fn open_gate() -> GateOptions {
 /// A cost of one plain step whatever the draft.
 pub(crate) fn free() -> CostTable {
     CostTable::new(vec![CostPoint { k: 1, cost: 1.0 }], "a test").unwrap()
+}
+
+/// Costs that never ask for a plain step.
+pub(crate) fn uninterrupted(table: CostTable) -> Costs {
+    let never = CostOptions { baseline_after: u32::MAX, baseline_every: u32::MAX, ..CostOptions::default() };
+    CostModel::with_options(table, never).unwrap().into()
 }
 
 /// A request for so many tokens that only stops for them. [`Watched::begin`] gives it the sampling.
@@ -169,13 +173,20 @@ impl Rig {
 
     /// A decoder whose source plays a role and knows these streams; the gate stays open.
     pub(crate) fn acted(&self, role: Role, streams: &[Vec<u32>], max_draft: usize) -> Watched {
-        self.gated(role, streams, max_draft, Gate::new(free(), open_gate()).unwrap())
+        self.gated(role, streams, max_draft, Gate::new(open_gate()).unwrap(), uninterrupted(free()))
     }
 
-    /// The same behind a gate.
-    pub(crate) fn gated(&self, role: Role, streams: &[Vec<u32>], max_draft: usize, gate: Gate) -> Watched {
+    /// The same behind a gate of its own, with costs of its own.
+    pub(crate) fn gated(
+        &self,
+        role: Role,
+        streams: &[Vec<u32>],
+        max_draft: usize,
+        gate: Gate,
+        costs: Costs,
+    ) -> Watched {
         let (source, book) = hire(role, streams, self.model.config().n_vocab);
-        self.watched(Some(Speculation { source, gate, max_draft }), Some(book))
+        self.watched(Some(Speculation { source, gate, costs, max_draft }), Some(book))
     }
 
     /// Prompt and what plain decoding makes of it in so many tokens, without any stop: what a perfect source knows.
