@@ -258,6 +258,7 @@ def test_each_error_has_its_code_and_its_line(
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path, tiny_model_path: Path) -> None:
     text = tmp_path / "long.txt"
     text.write_text("word " * 200_000)

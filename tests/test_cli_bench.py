@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import quoth
 from program import Run
-from quoth.bench import speed, verify
+from quoth.bench import quiet, speed, verify
 from quoth.bench.bandwidth import read_bandwidth, reader
 from quoth.bench.compare import LEAST_PAIRS, MOST_CHANCE, Verdict, compare
 from quoth.bench.paired import Ratio, Spread, alternate, chance, quantile
@@ -248,15 +248,13 @@ def test_a_measurement_is_disturbed_if_it_waits_and_is_put_aside(
     assert Quiet(share, preempted).disturbed is disturbed
 
 
-def test_watching_sees_a_process_that_sleeps() -> None:
-    import time  # noqa: PLC0415
-
-    with watch(1) as idle:
-        time.sleep(0.2)
-    assert idle.share < 0.5
-    with watch(1000) as busy:
-        sum(range(10**6))
-    assert busy.share < 0.1
+def test_watching_divides_the_time_of_the_processor_by_that_of_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    walls, cpus = iter([5.0, 7.0]), iter([1.0, 2.0])
+    monkeypatch.setattr(quiet.time, "perf_counter", lambda: next(walls))
+    monkeypatch.setattr(quiet.time, "process_time", lambda: next(cpus))
+    with watch(4) as found:
+        pass
+    assert found.share == 1 / (2 * 4)
 
 
 # ---- speed

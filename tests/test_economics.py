@@ -203,13 +203,13 @@ def test_what_was_not_measured_is_said(tool: ModuleType) -> None:
 
 def test_the_cost_of_four_is_told_for_every_model_and_context(tool: ModuleType) -> None:
     cost = {"median": 1.2, "low": 1.1, "high": 1.3}
-    dear = {"median": 2.2, "low": 2.1, "high": 2.3}
+    high = {"median": 2.2, "low": 2.1, "high": 2.3}
 
     def record(*costs: dict[str, float]) -> dict[str, Any]:
         drafts = [[{"k": 2, "cost": cost}, {"k": 4, "cost": one}] for one in costs]
         return {"contexts": [{"n_cached": 64 * 8**at, "drafts": row} for at, row in enumerate(drafts)]}
 
-    told = tool.four({"a-verify": record(cost, dear), "b-verify": record(dear), "c-speed": {}}).splitlines()
+    told = tool.four({"a-verify": record(cost, high), "b-verify": record(high), "c-speed": {}}).splitlines()
     assert told == [
         "| model | few cached tokens | many |",
         "| --- | ---: | ---: |",

@@ -451,13 +451,14 @@ def outcome(call: Callable[[], object]) -> str:
 BUSY = "the session is in use by another caller"
 
 
-def test_a_session_in_use_is_busy_for_everyone_else_and_nobody_waits(path: Path) -> None:
+@pytest.mark.slow
+def test_a_session_in_use_is_busy_for_everyone_else_and_no_caller_waits(path: Path) -> None:
     session = quoth.Model(path, n_ctx=8192, threads=1).session()
     tokens = np.tile(np.arange(500), 16)
     own: list[str] = []
 
     def work() -> None:
-        # Those who ask meanwhile hold the session for a moment too.
+        # Callers that ask meanwhile hold the session for a moment too.
         while not own or own[-1] == BUSY:
             own.append(outcome(lambda: session.forward(tokens, rows="last")))
 

@@ -247,7 +247,7 @@ def test_four_processes_and_a_damaged_cache_still_end_with_one_right_file(server
         for _ in range(4)
     ]
     ends = [(process.communicate(timeout=120), process.returncode) for process in four]
-    # Whoever went on from the rubbish learns by the checksum, says so and removes it; the others then bring the file.
+    # A process that went on from the rubbish finds a wrong checksum, says so and removes it; the others bring the file.
     failed = [stderr for (_, stderr), code in ends if code]
     assert len(failed) == 1
     assert b"ModelFileError" in failed[0]
@@ -315,7 +315,7 @@ def test_a_disk_that_is_too_small_is_refused_before_the_download(server: Server,
 def test_a_disk_that_fills_up_while_it_unpacks_keeps_the_download_and_no_half_file(
     server: Server, tmp_path: Path
 ) -> None:
-    # Somebody else takes the room after it was found free.
+    # Another process takes the room after it was found free.
     code = (
         "import shutil\n"
         "real = shutil.disk_usage\n"

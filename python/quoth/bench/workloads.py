@@ -4,7 +4,7 @@ In: a model, prompts with their kinds. Out: speeds of both, their ratio with its
 
 W1  A round runs every workload once each way, and which way goes first alternates from workload to workload and from
     round to round. Each run is a conversation of its own: an empty cache, nothing learned elsewhere.
-W2  The tokens of all runs of a workload are compared. One that differs is a failure; it has no speed.
+W2  The tokens of all runs of a workload are compared. One that differs is a failure and has no speed.
 W3  A time is summed over the rounds, and in a group over its workloads. Speeds and ratios are of these sums alone: a
     ratio is the quotient of the two speeds beside it, and no group is below the least or above the greatest ratio of
     its workloads. What is told beside a ratio are the least and the greatest round.

@@ -19,7 +19,7 @@ pub(crate) enum Method {
     Rebuild,
 }
 
-/// Who drafts.
+/// How a source drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Knows the plain stream.

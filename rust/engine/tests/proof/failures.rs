@@ -224,7 +224,7 @@ fn rows_that_are_not_numbers_are_an_error_at_their_place_and_the_next_turn_is_pl
                 other.assert_same_state(&fresh, &what);
             }
         }
-        // Drafting the broken token where it does not come disturbs nobody.
+        // Drafting the broken token where it does not come changes nothing.
         let poisoned = broken.made.spec.poisoned[0];
         let mut quiet = broken.plain();
         let expected = quiet.run(&PROMPT, request(6));

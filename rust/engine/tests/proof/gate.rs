@@ -36,7 +36,7 @@ impl Clock for Ticking {
 enum Time {
     Still,
     /// A row more costs half a plain step.
-    Dear,
+    Slow,
     Ticking,
 }
 
@@ -80,7 +80,7 @@ fn through(
     let mut other = rig.gated(role, streams, 12, Gate::new(options).unwrap(), inquiring(costs));
     match time {
         Time::Still => other.decoder.set_clock(Box::new(ByForwards(other.log.clone()))),
-        Time::Dear => {
+        Time::Slow => {
             other.log.lock().unwrap().forward_ns = Some(|rows| 1_000 + 500 * (rows as u64 - 1));
             other.decoder.set_clock(Box::new(ByForwards(other.log.clone())));
         }
@@ -101,14 +101,14 @@ fn streams_are_the_same_while_the_gate_trips_backs_off_probes_and_opens_again() 
     for temperature in [0.0, 0.8] {
         let rig = Rig::tiny(160, Sampling { temperature, ..warm(3) }).blindly();
         let streams = [rig.stream(&PROMPT, N + 20)];
-        let dear = table(&[(1, 1.5), (4, 2.0), (8, 4.0)]);
+        let high = table(&[(1, 1.5), (4, 2.0), (8, 4.0)]);
         let mut all = Vec::new();
         for role in
             [Role::Perfect, Role::Garbage, Role::Alternating, Role::Silent, Role::Late(70), Role::Cascade, Role::Lying]
         {
-            for time in [Time::Still, Time::Dear, Time::Ticking] {
+            for time in [Time::Still, Time::Slow, Time::Ticking] {
                 for adapt_budget in [false, true] {
-                    for costs in [&dear, &free()] {
+                    for costs in [&high, &free()] {
                         let options = GateOptions { adapt_budget, ..quick() };
                         all.push((role, time, through(&rig, role, &streams, options, costs, time)));
                     }
@@ -145,7 +145,7 @@ fn streams_are_the_same_while_the_gate_trips_backs_off_probes_and_opens_again() 
 fn the_same_times_give_the_same_decisions() {
     let rig = Rig::tiny(160, warm(3));
     let streams = [rig.stream(&PROMPT, N + 20)];
-    for time in [Time::Still, Time::Dear, Time::Ticking] {
+    for time in [Time::Still, Time::Slow, Time::Ticking] {
         let run = || through(&rig, Role::Alternating, &streams, quick(), &table(&[(1, 1.2), (8, 2.0)]), time);
         assert_eq!(run(), run(), "{time:?}");
     }
