@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -49,6 +50,31 @@ def test_every_command_explains_itself_on_stdout(run_quoth: Run, command: list[s
     assert ran.code == 0
     assert ran.err == ""
     assert f"quoth {' '.join(command)}" in ran.out
+
+
+def test_help_shows_flags_alone_and_survives_markup(run_quoth: Run) -> None:
+    ran = run_quoth("bench", "workloads", "--help")
+    assert "<bool>" not in run_quoth("generate", "--help").out + run_quoth("--help").out + ran.out
+    assert "pip install'quoth[plot]'" in re.sub(r"[\s│`]+", "", ran.out).replace("pipinstall", "pip install")
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (["--ctx", "0"], "error: --ctx is 0, expected a whole number of 1 to 16777216"),
+        (["--threads", "0"], "error: --threads is 0, expected a whole number of 1 to 256"),
+        (["--max-tokens", "0"], "error: --max-tokens is 0, expected a whole number of 1 to 2147483647"),
+        (["--top-p", "2"], "error: --top-p: expected 0 to 1, found 2"),
+        (["--top-k", "-1"], "error: --top-k is -1, expected a whole number of 0 to 4294967295"),
+        (["--logit-bias", "999=1"], "error: --logit-bias: expected tokens below 512, found 999"),
+        (["--max-draft", "65"], "error: --max-draft is 65, expected 1 to 64"),
+    ],
+)
+def test_errors_name_the_option_that_was_written(
+    run_quoth: Run, tiny_model_path: Path, args: list[str], said: str
+) -> None:
+    ran = run_quoth("generate", tiny_model_path, "--raw", "-p", "a", *args)
+    assert (ran.code, ran.out, ran.last_error) == (2, "", said)
 
 
 def test_help_loads_nothing_that_is_heavy(tmp_path: Path) -> None:
@@ -151,7 +177,7 @@ def test_texts_are_bounded_wherever_they_come_from(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("entry", ["script", "module"])
-@pytest.mark.parametrize("module", ["quoth.cli._app", "typer", "rich", "quoth.model", "quoth._core", "quoth.cli._run"])
+@pytest.mark.parametrize("module", ["quoth.cli._app", "typer", "rich", "quoth.loaded", "quoth._core", "quoth.cli._run"])
 def test_ctrl_c_while_the_program_begins_is_exit_130(tmp_path: Path, entry: str, module: str) -> None:
     run = {
         "script": "from quoth.cli import main; sys.exit(main())",
@@ -232,6 +258,7 @@ def test_each_error_has_its_code_and_its_line(
     assert capsys.readouterr().err == said
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_early_is_no_error(tmp_path: Path, tiny_model_path: Path) -> None:
     text = tmp_path / "long.txt"
     text.write_text("word " * 200_000)

@@ -61,7 +61,7 @@ def test_each_line_is_a_message_and_stdout_carries_the_answers_alone(
     assert ran.code == 0, ran.err
     assert ran.out == "".join(f"{answer}\n" for answer in answers(quoth.Model(tiny_chat_path), *said))
     assert "/undo" in ran.err
-    assert "> " not in ran.out + ran.err, "no prompts where nobody types"
+    assert "> " not in ran.out + ran.err, "no prompts where no user types"
 
 
 def test_a_message_may_have_several_lines(run_quoth: Run, tiny_chat_path: Path, tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_options_reach_the_conversation(run_quoth: Run, scripted: Scripted, tmp_
     assert "system message: Be brief." in ran.err
     file = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))
     found = file["options"]
-    assert (found["stop"], found["overflow"], found["seed"]) == ([" four"], "trim", 5)
+    assert (found["stop"], found["overflow"], found["sampling"]["seed"]) == ([" four"], "trim", 5)
     assert (found["sampling"]["temperature"], found["sampling"]["top_k"]) == (0.1, 3)
     assert found["chat_template"] == (tmp_path / "t.jinja").read_text(encoding="utf-8")
     assert len(file["references"]) == 1
@@ -116,9 +116,55 @@ def test_commands_do_what_they_say(run_quoth: Run, tiny_chat_path: Path, tmp_pat
     assert "dropped: two" in ran.err
 
 
+def test_answers_are_drawn_anew_unless_a_seed_is_set(run_quoth: Run, tiny_chat_path: Path, tmp_path: Path) -> None:
+    options = ["chat", tiny_chat_path, "-n", N, "--temperature", "1.5"]
+    given = lines(
+        "one", "/retry", "/undo", "one", "/seed", "/seed 5", "two", "/retry", "/seed -", "/retry", "/save a.json"
+    )
+    runs = [run_quoth(*options, stdin=given.replace(b"a.json", name)) for name in (b"a.json", b"b.json")]
+    for ran, name in zip(runs, ("a.json", "b.json"), strict=True):
+        assert ran.code == 0, ran.err
+        assert [m["content"] for m in saved(tmp_path / name)[::2]] == ["one", "two"]
+    said = [re.findall(r"seed: drawn anew for each answer; the last answer's was (\d+)", ran.err)[0] for ran in runs]
+    assert said[0] != said[1]
+    assert all("seed: 5; the last answer's was" in ran.err for ran in runs)
+    assert all("[the seed is 5: the answer stays the same; /seed - draws anew]" in ran.err for ran in runs)
+    chat = quoth.Model(tiny_chat_path).conversation(sampling=quoth.Sampling(temperature=1.5), max_tokens=N)
+    for ran, seed, name in zip(runs, said, ("a.json", "b.json"), strict=True):
+        chat.reset()
+        chat.reply("one", seed=int(seed))
+        two = chat.reply("two", seed=5).text
+        *first, again, last = [f"{answer}\n" for answer in (chat.messages[1]["content"], two, two)]
+        assert f"{''.join(first)}{again}{last}" in ran.out, (
+            "the seed that was told repeats the answer; so does a set one"
+        )
+        assert saved(tmp_path / name)[3]["content"] not in (two, ""), "without a seed a retry is another answer"
+    assert runs[0].out != runs[1].out
+
+
+def test_options_can_be_set_and_shown(run_quoth: Run, tiny_chat_path: Path, tmp_path: Path) -> None:
+    given = lines("/set temperature 0.5", "/set top_k 7", "/set max_tokens 3", "/set", "/set top_k", "hi", "/retry",
+                  "/set temperature 0", "/retry", "/save a.json")  # fmt: skip
+    ran = run_quoth("chat", tiny_chat_path, "-n", N, stdin=given)
+    assert ran.code == 0, ran.err
+    assert "top_p: 1.0" in ran.err
+    assert ran.err.count("top_k: 7") == 3
+    assert "[the temperature is 0: the answer stays the same]" in ran.err
+    options = json.loads((tmp_path / "a.json").read_text(encoding="utf-8"))["options"]
+    assert (options["sampling"]["temperature"], options["sampling"]["top_k"], options["max_tokens"]) == (0, 7, 3)
+
+
 @pytest.mark.parametrize(
     ("given", "code", "said"),
     [
+        (lines("/retry"), 2, "no answer to try again"),
+        (lines("/seed x"), 2, "expected a whole number behind /seed, found x"),
+        (lines("/seed -1"), 2, "seed is -1, expected a whole number of 0 to"),
+        (lines("/set top_q 1"), 2, "unknown option top_q, expected temperature, top_k"),
+        (lines("/set top_q"), 2, "unknown option top_q, expected temperature, top_k"),
+        (lines("/set top_k x"), 2, "expected a whole number behind /set top_k, found x"),
+        (lines("/set top_p 2"), 2, "/set top_p: sampling option `top_p`: expected 0 to 1, found 2"),
+        (lines("/set max_tokens 0"), 2, "/set max_tokens: max_tokens is 0, expected"),
         (lines("/nonsense"), 2, "unknown command /nonsense"),
         (lines("/undo"), 2, "no turn to undo"),
         (lines("/ref none.txt"), 1, "`none.txt`: no such file"),
@@ -361,11 +407,11 @@ class Broken:
     def take(self, given: Input) -> None:
         self.taken.append(given.text)
         if given.text == "/bad":
-            raise TypeError("what nobody\nthought of \x1b[2J")
+            raise TypeError("what was never\nthought of \x1b[2J")
 
 
 class Typed:
-    """Somebody types a few lines."""
+    """A user types a few lines."""
 
     reading = False
 
@@ -386,7 +432,7 @@ def test_a_defect_does_not_end_the_talk_of_somebody_who_types(
     assert talk.taken == ["one", "/bad", "two"]
     said = capsys.readouterr().err
     assert said.count("error: ") == 1
-    assert "error: a defect of quoth: TypeError: what nobody thought of ␛[2J" in said
+    assert "error: a defect of quoth: TypeError: what was never thought of ␛[2J" in said
     assert ("Traceback" in said) is debug
     assert ("(QUOTH_DEBUG=1 shows where)" in said) is not debug
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -21,7 +22,7 @@ from quoth.cli import main
 from quoth.cli._console import visible
 from quoth.cli._prompt import as_tokens, prompt_text
 from quoth.cli._stream import Attribution
-from quoth.decoder import Chunk
+from quoth.results import Chunk
 
 PROMPT = "one two one two one two "
 TURN = [{"role": "user", "content": PROMPT}]
@@ -308,14 +309,16 @@ def test_comparing_finds_equal_tokens_and_both_speeds(run_quoth: Run, tiny_model
     assert found["identical"] is True
     assert found["difference"] is None
     assert found["tokens"] == list(expected.tokens)
-    assert found["speedup"]["n"] == 3
-    assert found["speedup"]["low"] <= found["speedup"]["median"] <= found["speedup"]["high"]
+    assert found["speedup"]["n"] == 6
+    assert found["speedup"]["low"] <= found["speedup"]["ratio"] <= found["speedup"]["high"]
     assert found["verdict"] in ("faster", "slower", "no difference")
+    assert found["reason"]
     assert found["plain"]["gate"]["state"] == "off"
-    page = run_quoth(*command)
+    page = run_quoth(*command, "--pairs", 3)
     assert page.code == 0
     assert page.err.startswith("seed ")
     assert f"{N} tokens, identical in 6 runs" in page.out
+    assert re.search(r"speculative decoding: no difference \(.+\)", page.out)
 
 
 def test_comparing_names_the_first_token_that_differs(
@@ -344,6 +347,9 @@ def test_comparing_names_the_first_token_that_differs(
 
 # ---- interruptions
 
+BEYOND = "warning: --ctx is {}, but the model was trained for 256 tokens: expect worse text beyond\n"
+"""What is said, once, of a context that is longer than the random models were made for."""
+
 
 def test_ctrl_c_ends_the_line_and_exits_with_130(in_terminal: Run, tiny_model_path: Path) -> None:
     # Token 65 is the letter A: an endless text that can be recognized.
@@ -351,7 +357,7 @@ def test_ctrl_c_ends_the_line_and_exits_with_130(in_terminal: Run, tiny_model_pa
     ran = in_terminal(*endless, "--stats", keys=b"\x03", after="AAAA")
     assert ran.code == 130
     text, _, rest = ran.out.partition("^C")
-    assert text.strip("A") == ""
+    assert text.replace("\r\n", "\n").removeprefix(BEYOND.format(10**6)).strip("A") == ""
     # The terminal shows ^C at once; what was being written then comes behind it.
     assert rest.lstrip("A").startswith("\n")
     assert "interrupted" in rest
@@ -368,16 +374,16 @@ def test_an_interrupt_in_a_pipe_leaves_the_text_so_far(tmp_path: Path, tiny_mode
     out, err = child.communicate(timeout=60)
     assert child.returncode == 130
     assert out.lstrip(b"A") == b"\n"
-    assert err == b""
+    assert err.decode() == BEYOND.format(10**6)
 
 
 def test_a_long_prompt_shows_a_bar_in_a_terminal_alone(in_terminal: Run, run_quoth: Run, tiny_model_path: Path) -> None:
-    args = ["generate", str(tiny_model_path), "--raw", "-p", "word " * 500, "-n", "2", "--ctx", "4000"]
+    args = ["generate", str(tiny_model_path), "--raw", "-p", "word " * 220, "-n", "2", "--ctx", "4000"]
     args += ["--kernels", "scalar", "-t", "1"]
     code = f"from quoth.cli import _console, main; _console.PATIENCE_S = 0; main({args})"
     shown, piped = in_terminal(command=["-c", code]), run_quoth(*args)
-    assert piped.err == ""
-    assert "/2500" in shown.out
+    assert piped.err == BEYOND.format(4000)
+    assert "/1100" in shown.out
     assert shown.out.endswith(visible(piped.out))
 
 

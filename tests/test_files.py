@@ -27,7 +27,7 @@ Write = Callable[[Path], object]
 
 @pytest.fixture(params=["helper", "conversation", "costs", "record"])
 def write(request: pytest.FixtureRequest, model: quoth.Model, monkeypatch: pytest.MonkeyPatch) -> Write:
-    """Each of those who write files, writing to a path."""
+    """Each function that writes files, writing to a path."""
 
     def cost(path: Path) -> None:
         monkeypatch.setattr(costs, "_path", lambda model, folder: path)
@@ -163,7 +163,7 @@ def test_a_conversation_is_read_from_files_alone_up_to_a_limit(model: quoth.Mode
         with pytest.raises(quoth.OptionsError) as caught:
             quoth.Conversation.load(path, model)
         assert str(caught.value) == f"`{path}` is {kind}, expected a file"
-    os.mkfifo(tmp_path / "pipe")  # opening it would wait for ever
+    os.mkfifo(tmp_path / "pipe")  # opening it would never return
     with pytest.raises(quoth.OptionsError, match="is a pipe, expected a file"):
         quoth.Conversation.load(tmp_path / "pipe", model)
     large = tmp_path / "large"

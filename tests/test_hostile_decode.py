@@ -100,8 +100,7 @@ def decode_case(number: int) -> Counter[str]:
     counts: Counter[str] = Counter()
     for _ in range(draw.randrange(1, 6)):
         sampling = draw_sampling(draw)
-        plain.set_sampling(sampling)
-        guess.set_sampling(sampling)
+        plain.sampling = guess.sampling = sampling
         history = list(plain.history)
         kept = draw.randrange(len(history) + 1) if history else 0
         letters = draw.choice([3, 20, model.n_vocab])

@@ -11,7 +11,8 @@ import pytest
 
 import quoth
 from quoth import _core
-from quoth.options import _CoreSampling, _CoreSpeculation
+from quoth.options import CoreSampling, CoreSpeculation
+from quoth.request import GenerateOptions, Request
 
 STUB = ast.parse((Path(quoth.__file__).parent / "_core.pyi").read_text(encoding="utf-8"))
 CLASSES = {node.name: node for node in STUB.body if isinstance(node, ast.ClassDef) and not node.name.startswith("_")}
@@ -71,50 +72,60 @@ def test_a_class_has_exactly_the_members_of_its_stub(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_a_class_is_made_with_the_parameters_of_its_stub(name: str) -> None:
-    cls = getattr(_core, name)
-    assert list(inspect.signature(cls).parameters) == parameters(methods(CLASSES[name])["__new__"])
+    cls, made = getattr(_core, name), methods(CLASSES[name]).get("__new__")
+    if made is None:  # a result, which the core alone makes
+        with pytest.raises(TypeError, match="cannot create"):
+            cls()
+    else:
+        assert list(inspect.signature(cls).parameters) == parameters(made)
     with pytest.raises(TypeError, match="not an acceptable base type"):
         type("Derived", (cls,), {})  # the stub says @final
 
 
 def test_options_have_the_fields_that_the_stub_asks_for() -> None:
-    assert vars(_CoreSampling(quoth.Sampling())).keys() == FIELDS["_Sampling"]
-    assert vars(_CoreSpeculation(quoth.Speculation())).keys() == FIELDS["_Speculation"]
+    assert vars(CoreSampling(quoth.Sampling())).keys() == FIELDS["_Sampling"]
+    assert vars(CoreSpeculation(quoth.Speculation())).keys() | {"live_costs"} == FIELDS["_Speculation"]
+    request = Request.of({}, GenerateOptions, quoth.Sampling(), 10)
+    assert vars(request).keys() == FIELDS["_Request"] | {"stops", "progress"}, "the core reads all but these"
 
 
-def test_dictionaries_have_the_keys_of_the_stub(tiny_model_path: Path) -> None:
+def check(found: Any) -> set[str]:
+    """Compare a result with its stub, and what is in it; give the names of all classes."""
+    name = type(found).__name__
+    seen = {name}
+    for field, node in methods(CLASSES[name]).items():
+        value = getattr(found, field)
+        with pytest.raises(AttributeError):  # frozen
+            setattr(found, field, value)
+        stated = ast.unparse(node.returns).replace("Literal", "str").replace("None", "NoneType")  # type: ignore[arg-type]
+        assert type(value).__name__ in stated, (name, field)
+        for one in value if isinstance(value, list) else [value]:
+            seen |= check(one) if type(one).__name__ in CLASSES else set()
+    return seen
+
+
+def test_results_have_the_fields_of_their_stubs(tiny_model_path: Path) -> None:
+    decoder = quoth.Model(tiny_model_path, threads=1).decoder()
+    request = Request.of({"max_tokens": 8, "logprobs": 2}, GenerateOptions, quoth.Sampling(), decoder.model.n_vocab)
+    seen = check(decoder._core.begin([1, 2, 3], request, None)) | check(decoder._core.run())
+    seen |= check(decoder._core.stats()) | check(decoder._core.speculation_stats())
+    options = CoreSpeculation(quoth.Speculation())
+    scheduler = _core.Scheduler(decoder.model._model, "f32", options, 1, None, 0)
+    scheduler.submit([1, 2, 3], request, options, None, [], 0)
+    while not scheduler.is_idle():
+        for event in scheduler.step():
+            seen |= check(event)
+    assert seen == {name for name, node in CLASSES.items() if "__new__" not in methods(node)}
+
+
+def test_dictionaries_and_tuples_have_the_parts_of_the_stub(tiny_model_path: Path) -> None:
     model = quoth.Model(tiny_model_path, threads=1)
-    decoder = model.decoder()
-    decoder.generate([1, 2, 3], max_tokens=8)
-    speculation = decoder._core.speculation_stats()
-    assert speculation is not None
     assert model._model.config().keys() == FIELDS["_Config"]
-    assert decoder._core.stats().keys() == FIELDS["_Stats"]
-    assert speculation[0].keys() == FIELDS["_GateStats"]
-
-
-def test_tuples_have_the_parts_of_the_stub(tiny_model_path: Path) -> None:
-    aliases = {
-        node.target.id: node.value
+    alias = next(
+        node.value
         for node in STUB.body
-        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.value is not None
-    }
-
-    def parts(name: str) -> int:
-        value = aliases[name]
-        assert isinstance(value, ast.Subscript)
-        assert isinstance(value.slice, ast.Tuple)
-        return len(value.slice.elts)
-
-    model = quoth.Model(tiny_model_path, threads=1)
-    decoder = model.decoder()
-    step = decoder._core.begin([1, 2, 3], decoder._request(1, (), True, 2, trace=False), None)
-    speculation = decoder._core.speculation_stats()
-    assert speculation is not None
-    assert len(step) == parts("_Step")
-    finish = step[6] or decoder._core.run()[6]
-    assert finish is not None
-    assert len(finish) == parts("_Finish")
-    assert len(step[2][0]) == parts("_Logprobs")
-    assert {len(row) for row in speculation[1]} == {parts("_Source")}
-    assert {len(row) for row in model._file.tensors()} == {parts("_Tensor")}
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name) and node.target.id == "_Tensor"
+    )
+    assert isinstance(alias, ast.Subscript)
+    assert isinstance(alias.slice, ast.Tuple)
+    assert {len(row) for row in model._file.tensors()} == {len(alias.slice.elts)}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
+import inspect
 import itertools
 import os
 import types
@@ -15,7 +17,8 @@ import pytest
 from quoth.errors import TokenizerError
 from quoth.template import ChatTemplate, TemplateError
 from quoth.templates import NAMED
-from quoth.tokenizer import Tokenizer
+from quoth.tokenizer import _TRANSFORMERS, Tokenizer
+from quoth.transcript import Entry, Transcript
 from vocabularies import read_metadata, tiny_vocabulary
 
 TEMPLATES = Path(__file__).parent / "data" / "templates"
@@ -319,15 +322,146 @@ def tokenizer(**keys) -> Tokenizer:
 CHAT = [{"role": "user", "content": "Hello"}]
 
 
-def test_a_conversation_becomes_tokens_with_marks_parsed_and_nothing_added():
-    it = tokenizer(**{"tokenizer.ggml.add_bos_token": True})
+def test_a_conversation_becomes_tokens_with_marks_parsed():
+    it = tokenizer()
     text = it.apply_chat_template(CHAT, tokenize=False)
     assert text == "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     ids = it.apply_chat_template(CHAT)
     assert ids == it.encode(text, special=True)
     assert ids.count(it.token_id("<|im_start|>")) == 2
-    assert it.bos_id is None or ids[0] != it.bos_id
     assert it.apply_chat_template(CHAT, False, False) == "<|im_start|>user\nHello<|im_end|>\n"
+
+
+@pytest.mark.parametrize("escape", [False, True])
+@pytest.mark.parametrize("writes", [False, True])
+@pytest.mark.parametrize("asks", [False, True])
+def test_chat_tokens_begin_with_one_beginning_of_text_where_file_or_template_ask_for_it(asks, writes, escape):
+    it = Tokenizer.from_metadata({**tiny_vocabulary("llama3"), "tokenizer.ggml.add_bos_token": asks})
+    template = ("{{ bos_token }}" if writes else "") + "{% for m in messages %}{{ m.content }}{% endfor %}"
+    text = it.apply_chat_template(CHAT, tokenize=False, chat_template=template)
+    assert text == it.special_tokens["bos_token"] * writes + "Hello", "the text is the template's alone"
+    ids = it.apply_chat_template(CHAT, chat_template=template, escape_content=escape)
+    assert ids == [it.bos_id] * (asks or writes) + it.encode("Hello")
+    bare = it.apply_chat_template(CHAT, chat_template=template, escape_content=escape, add_special_tokens=False)
+    assert bare == [it.bos_id] * writes + it.encode("Hello")
+    transcript = Transcript(it, chat_template=template)
+    entries = [Entry(CHAT[0])]
+    for _ in range(2):
+        assert transcript.prompt(entries).tokens[: len(ids)] == ids, "in a conversation, too, and in its later turns"
+        entries += [Entry({"role": "assistant", "content": "a"}, (7,), transcript.prompt(entries).lead), Entry(CHAT[0])]
+
+
+@pytest.mark.parametrize("style", sorted(STYLES))
+@pytest.mark.parametrize("field", [True, "reasoning_content"])
+def test_the_last_message_is_continued_as_transformers_does(style, field):
+    chats = [
+        [*CHAT, {"role": "assistant", "content": text, "reasoning": "So "}] for text in ("Good ", " Good\nday", "x")
+    ]
+    chats.append(
+        [*CHAT, {"role": "assistant", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b "}]}]
+    )
+    it = tokenizer()
+    for chat in chats:
+
+        def there(chat=chat):
+            return reference()(
+                [chat], chat_template=STYLES[style], continue_final_message=field, **it.special_tokens
+            )[0][0]  # fmt: skip
+
+        def here(chat=chat):
+            return it.apply_chat_template(
+                chat, tokenize=False, chat_template=STYLES[style], continue_final_message=field
+            )
+
+        expected = outcome(there)
+        assert outcome(here) == expected
+        if expected is not Exception:
+            ids = it.apply_chat_template(chat, chat_template=STYLES[style], continue_final_message=field)
+            assert ids == it.encode(expected, special=True)
+
+
+def test_continuing_what_cannot_be_continued_is_refused():
+    apply = functools.partial(tokenizer().apply_chat_template, continue_final_message=True)
+    with pytest.raises(TokenizerError, match="exclude each other"):
+        apply(CHAT, add_generation_prompt=True)
+    with pytest.raises(TemplateError, match=r"text in messages\[0\]\['content'\] to continue, found NoneType"):
+        apply([{"role": "assistant"}])
+    with pytest.raises(TemplateError, match=r"does not write messages\[0\]\['content'\]"):
+        apply(CHAT, chat_template="x")
+    forged = [{"role": "assistant", "content": "Hi<|im_end|>"}]
+    assert tokenizer().decode(apply(forged, escape_content=True)).endswith("Hi<|im_end|>")
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("padding", True), ("truncation", True), ("max_length", 5), ("return_tensors", "pt"), ("return_dict", True),
+        ("return_assistant_tokens_mask", True), ("tokenizer_kwargs", {"a": 1}), ("sanitize_control_tokens", True),
+    ],
+)  # fmt: skip
+def test_arguments_of_transformers_that_mean_another_form_are_refused_by_name(name, value):
+    it = tokenizer()
+    with pytest.raises(TokenizerError, match=rf"^{name} is {value!r}, expected "):
+        it.apply_chat_template(CHAT, **{name: value})
+    seen = it.apply_chat_template(CHAT, tokenize=False, chat_template="{{ %s }}" % name, **{name: None})  # noqa: UP031
+    assert seen == "", "and never reach the template"
+
+
+def test_every_argument_of_transformers_is_known():
+    base = pytest.importorskip("transformers.tokenization_utils_base", reason="transformers is not installed")
+    known = set(inspect.signature(base.PreTrainedTokenizerBase.apply_chat_template).parameters)
+    ours = {*inspect.signature(Tokenizer.apply_chat_template).parameters, *_TRANSFORMERS}
+    assert known - {"conversation"} <= ours
+
+
+def test_tools_that_a_template_never_reads_are_warned_of_once(caplog):
+    it = tokenizer()
+    reads = "{% if tools is defined and tools %}{{ tools | length }}{% endif %}{{ documents }}{{ messages[0].content }}"
+    for template, warned in (("{{ messages[0].content }}{# tools #}", ["tools", "documents"]), (reads, [])):
+        caplog.clear()
+        for _ in range(3):
+            it.apply_chat_template(CHAT, chat_template=template, tools=[TOOL], documents=[{"text": "x"}])
+        assert [record.getMessage().split("=")[0] for record in caplog.records] == warned
+        assert all("so the model does not see it" in record.getMessage() for record in caplog.records)
+
+
+@dataclasses.dataclass
+class Part:
+    type: str
+    text: str
+
+
+class Pydantic:
+    """What a message of a client library is like."""
+
+    def __init__(self, **entries):
+        self._entries = entries
+
+    def model_dump(self):
+        return {**self._entries, "tool_calls": None}
+
+
+@dataclasses.dataclass
+class Said:
+    role: str
+    content: object
+
+
+def test_objects_are_messages_and_an_assistant_may_have_said_nothing():
+    plain = [
+        {"role": "user", "content": [{"type": "text", "text": "Look"}]},
+        {"role": "assistant", "content": None},
+        {"role": "user", "content": "Bye"},
+    ]
+    objects = [
+        Said("user", [Part("text", "Look")]),
+        Pydantic(role="assistant", content=None),
+        Pydantic(role="user", content="Bye"),
+    ]
+    for template in ("{% for m in messages %}{{ m.role }}{{ m.content }}|{% endfor %}", *STYLES.values()):
+        expected = outcome(lambda: by_reference(template, plain, True, None, None, {}))  # noqa: B023
+        for messages in (plain, objects):
+            assert outcome(lambda: ChatTemplate(template, SPECIAL).render(messages)) == expected  # noqa: B023
 
 
 def test_named_templates_are_chosen_by_name_by_tools_or_given_as_source():

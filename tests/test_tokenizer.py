@@ -231,7 +231,7 @@ def test_a_character_without_tokens_is_refused_by_name_or_left_out_when_asked(na
     assert tokenizer.decode(tokenizer.encode("ab\x05c")) == "ab\x05c"
 
 
-@pytest.mark.parametrize("id", [-1, 512, 1 << 40])
+@pytest.mark.parametrize("id", [-1, 512, 1 << 40, True, False])
 def test_an_id_outside_the_vocabulary_is_refused(id):
     tokenizer = Tokenizer.from_metadata(tiny_vocabulary("qwen2"))
     for ask in (
@@ -239,6 +239,8 @@ def test_an_id_outside_the_vocabulary_is_refused(id):
         tokenizer.token_text,
         tokenizer.is_control,
         lambda id: tokenizer.decode([0, id]),
+        lambda id: tokenizer.decode([0, id], skip_special=False),
+        lambda id: tokenizer.stream().push([id]),
     ):
         with pytest.raises(TokenizerError, match=f"0 to 511, found {id}"):
             ask(id)

@@ -13,10 +13,12 @@ if TYPE_CHECKING:
     from quoth._core import __version__
     from quoth.answer import Answer
     from quoth.conversation import Conversation
-    from quoth.decoder import Chunk, Decoder, Result, TokenLogprobs
+    from quoth.decoder import Decoder
     from quoth.draft_index import DraftIndex
+    from quoth.engine import Engine, Generation
     from quoth.errors import (
         BusyError,
+        ClosedError,
         ContextFullError,
         InternalError,
         ModelFileError,
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
         QuothError,
         TokenizerError,
     )
-    from quoth.model import Model, Session
+    from quoth.model import Model
     from quoth.options import DraftSource, Gate, Sampling, Speculation
+    from quoth.request import EngineOptions, GenerateOptions, StreamOptions
+    from quoth.results import Chunk, Result, TokenLogprobs
+    from quoth.session import Session
     from quoth.stats import GateStats, SourceStats, Stats
     from quoth.tokenizer import Tokenizer
 
@@ -33,10 +38,11 @@ _PLACES = {
     "_core": ("__version__",),
     "answer": ("Answer",),
     "conversation": ("Conversation",),
-    "decoder": ("Chunk", "Decoder", "Result", "TokenLogprobs"),
+    "decoder": ("Decoder",),
     "draft_index": ("DraftIndex",),
     "errors": (
         "BusyError",
+        "ClosedError",
         "ContextFullError",
         "InternalError",
         "ModelFileError",
@@ -44,8 +50,12 @@ _PLACES = {
         "QuothError",
         "TokenizerError",
     ),
-    "model": ("Model", "Session"),
+    "engine": ("Engine", "Generation"),
+    "model": ("Model",),
     "options": ("DraftSource", "Gate", "Sampling", "Speculation"),
+    "request": ("EngineOptions", "GenerateOptions", "StreamOptions"),
+    "results": ("Chunk", "Result", "TokenLogprobs"),
+    "session": ("Session",),
     "stats": ("GateStats", "SourceStats", "Stats"),
     "tokenizer": ("Tokenizer",),
 }
@@ -54,13 +64,18 @@ __all__ = [
     "Answer",
     "BusyError",
     "Chunk",
+    "ClosedError",
     "ContextFullError",
     "Conversation",
     "Decoder",
     "DraftIndex",
     "DraftSource",
+    "Engine",
+    "EngineOptions",
     "Gate",
     "GateStats",
+    "GenerateOptions",
+    "Generation",
     "InternalError",
     "Model",
     "ModelFileError",
@@ -72,6 +87,7 @@ __all__ = [
     "SourceStats",
     "Speculation",
     "Stats",
+    "StreamOptions",
     "TokenLogprobs",
     "Tokenizer",
     "TokenizerError",

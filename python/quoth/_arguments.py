@@ -6,6 +6,7 @@ In: whatever a caller gave. Out: `int`, `bool`, `list`. numpy's whole numbers co
 from __future__ import annotations
 
 import copy
+import dataclasses
 import operator
 from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
@@ -13,7 +14,7 @@ from typing import Any, Final
 
 from quoth.errors import OptionsError
 
-__all__ = ["callback", "copied", "flag", "shown", "text", "token_ids", "utf8", "whole"]
+__all__ = ["as_mapping", "callback", "copied", "flag", "shown", "text", "token_ids", "utf8", "whole"]
 
 LEVELS: Final = 64
 """Lists and mappings that may stand inside each other; chat templates see no more."""
@@ -43,16 +44,25 @@ def utf8(name: str, value: str) -> bytes:
         raise OptionsError(f"{name} has a lone surrogate at character {error.start}, expected text") from None
 
 
-def text(name: str, value: object, *, or_none: bool = False) -> str:
+def text(name: str, value: object) -> str:
     """Text that can be encoded.
 
     Raises:
-        OptionsError: It is something else; `or_none` only says in the message that None was allowed too.
+        OptionsError: It is something else.
     """
     if not isinstance(value, str):
-        raise OptionsError(f"{name} is {shown(value)}, expected text{' or None' if or_none else ''}")
+        raise OptionsError(f"{name} is {shown(value)}, expected text")
     utf8(name, value)
     return value
+
+
+def as_mapping(value: Any) -> Any:
+    """A dataclass or a pydantic model (`model_dump`) as a mapping; everything else as it is."""
+    if isinstance(value, (type, Mapping)):
+        return value
+    if dataclasses.is_dataclass(value):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return value.model_dump() if callable(getattr(value, "model_dump", None)) else value
 
 
 def copied(name: str, value: Any, level: int = 0) -> Any:
@@ -60,7 +70,8 @@ def copied(name: str, value: Any, level: int = 0) -> Any:
 
     Args:
         name: What it is called in errors.
-        value: Texts, numbers, lists and mappings; mappings become `dict`. Whatever else is in it is copied as it likes.
+        value: Texts, numbers, lists and mappings; mappings, dataclasses and pydantic models become `dict`. Anything
+            else in it is copied by `copy.deepcopy`.
         level: How many lists and mappings it stands in.
 
     Raises:
@@ -75,6 +86,7 @@ def copied(name: str, value: Any, level: int = 0) -> Any:
             return value
         if value is None or isinstance(value, (bool, int, float)):
             return value
+        value = as_mapping(value)
         if isinstance(value, Mapping):
             return {walk(key, f"a key of {where}", level): walk(entry, f"{where}[{key!r}]", level + 1)
                     for key, entry in value.items()}  # fmt: skip
@@ -89,11 +101,11 @@ def copied(name: str, value: Any, level: int = 0) -> Any:
     return walk(value, name, level)
 
 
-def whole(name: str, value: object, low: int, high: int | None = None, *, or_none: bool = False) -> int:
+def whole(name: str, value: object, low: int, high: int | None = None) -> int:
     """A whole number of `low` to `high` (None: no upper bound).
 
     Raises:
-        OptionsError: It is something else; `or_none` only says in the message that None was allowed too.
+        OptionsError: It is something else.
     """
     number = None
     if not isinstance(value, bool):
@@ -104,7 +116,7 @@ def whole(name: str, value: object, low: int, high: int | None = None, *, or_non
     if number is not None and low <= number and (high is None or number <= high):
         return number
     bounds = f"at least {low}" if high is None else f"{low} to {high if high < 2**32 else '2^64 - 1'}"
-    raise OptionsError(f"{name} is {shown(value)}, expected a whole number of {bounds}{', or None' if or_none else ''}")
+    raise OptionsError(f"{name} is {shown(value)}, expected a whole number of {bounds}")
 
 
 def flag(name: str, value: object) -> bool:
@@ -117,7 +129,7 @@ def flag(name: str, value: object) -> bool:
 def callback(name: str, value: Callable[..., object] | None) -> None:
     """Refuse what is neither callable nor None."""
     if value is not None and not callable(value):
-        raise OptionsError(f"{name} is {shown(value)}, expected something to call, or None")
+        raise OptionsError(f"{name} is {shown(value)}, expected something to call")
 
 
 def token_ids(name: str, value: Any, expected: str = "token ids") -> list[Any]:

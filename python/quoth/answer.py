@@ -1,29 +1,31 @@
-"""One answer of a conversation, as it comes.
+"""One answer of a conversation, as it comes, and the turns that it takes its place in.
 
 In: a plan (the prompt and what will be in the conversation once the answer begins), a decoder's chunks. Out: chunks to
-the reader; to the conversation, what was handed out (V2, V3 in `quoth.conversation`).
+the reader; to the turns, what was handed out (V2, V3 in `quoth.conversation`).
 
 A chunk is fetched, then accepted, then handed out. What was fetched and not accepted never happened.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from quoth.decoder import Chunk, Progress, Result, TokenLogprobs
-from quoth.errors import BusyError
+from quoth.decoder import Decoder
+from quoth.errors import BusyError, OptionsError
+from quoth.request import Request
+from quoth.results import Chunk, Result, TokenLogprobs
+from quoth.stats import Stats, total
+from quoth.transcript import Entry, Prompt
 
 if TYPE_CHECKING:
-    from quoth.conversation import Conversation
-    from quoth.decoder import _Request
-    from quoth.options import Sampling
     from quoth.tokenizer import Tokenizer
-    from quoth.transcript import Entry, Prompt
 
-__all__ = ["Answer", "Plan"]
+__all__ = ["Answer", "Plan", "Turns"]
 
 _OVER = "the conversation was used for something else meanwhile, so this answer is over"
 
@@ -39,12 +41,73 @@ class Plan:
     trimmed: int
     """How many turns had to go."""
     prompt: Prompt
-    request: _Request
-    sampling: Sampling
-    seed: int
-    progress: Progress | None
+    request: Request
     version: int
     """The state of the conversation that the plan is for."""
+
+
+class Turns:
+    """What a conversation holds: its entries, what they took, the answer that is coming.
+
+    Signals arrive where something is called; so an interrupt comes before or behind each run of assignments (V6).
+    """
+
+    def __init__(self, entries: list[Entry], spent: list[Stats], trimmed: int) -> None:
+        self.entries = entries
+        self.spent = spent
+        self.trimmed = trimmed
+        self.open: Answer | None = None
+        self.version = 0
+        self.lock = threading.Lock()
+
+    def claim(self) -> AbstractContextManager[object]:
+        """The lock, to be held by a `with`, which no interrupt can come between. A second caller is refused; only in a
+        race of two threads does one wait for the other's step."""
+        if self.lock.locked():
+            raise BusyError("the conversation is in use by another caller")
+        return self.lock
+
+    def change(self, entries: list[Entry]) -> None:
+        """Take other entries."""
+        self.entries = entries
+        self.version += 1
+
+    def settle(self) -> None:
+        """End the answer that is still open."""
+        if self.open is not None:
+            self.open._displaced = True
+            self.open._end()
+            self.version += 1
+
+    def begin(self, answer: Answer) -> None:
+        """An answer hands out its first chunk: its turn is in the conversation now."""
+        self.entries = answer._plan.entries
+        self.trimmed += answer._plan.trimmed
+        self.open = answer
+        self.version += 1
+        answer._version = self.version
+        answer._begun = True
+
+    def end(self, answer: Answer, result: Result, tokens: Sequence[int]) -> None:
+        """An answer is over: it stays as these tokens."""
+        entry = Entry({"role": "assistant", "content": result.text}, tuple(tokens), answer._plan.prompt.lead, result)
+        spent = [total([*self.spent, result.stats])]
+        self.entries = [*self.entries, entry]
+        self.open = None
+        self.spent = spent
+        self.version += 1
+        answer._version = self.version
+        answer._result = result
+        answer._over = True
+
+    def take_back(self, answer: Answer) -> None:
+        """An answer failed whose reader wants all or nothing: its turn has not happened."""
+        with self.lock:
+            answer._end()
+            if answer._begun and answer._version == self.version:
+                self.entries = answer._plan.before
+                self.trimmed -= answer._plan.trimmed
+                self.version += 1
 
 
 class Answer(Iterator[Chunk]):
@@ -53,8 +116,9 @@ class Answer(Iterator[Chunk]):
     What was handed out is in the conversation at once. Leaving early is fine: break, raise, or `close`.
     """
 
-    def __init__(self, chat: Conversation, plan: Plan) -> None:
-        self._chat = chat
+    def __init__(self, turns: Turns, decoder: Decoder, plan: Plan) -> None:
+        self._turns = turns
+        self._decoder = decoder
         self._plan = plan
         self._version = plan.version
         self._chunks: Iterator[Chunk] | None = None
@@ -79,9 +143,7 @@ class Answer(Iterator[Chunk]):
             self._accept(chunk)
             return chunk
         except BaseException as error:
-            if not isinstance(
-                error, Exception
-            ):  # an interrupt; the chunk on its way may be lost, and then all behind it
+            if not isinstance(error, Exception):  # an interrupt; the chunk on its way may be lost, and all behind it
                 self.close()
             raise
 
@@ -111,7 +173,7 @@ class Answer(Iterator[Chunk]):
     def close(self) -> None:
         """Leave the answer where it is. What was handed out stays in the conversation."""
         if not self._over:
-            with self._chat._claim():
+            with self._turns.claim():
                 self._end()
 
     # -- for the conversation ------------------------------------------------------------------------------------------
@@ -120,13 +182,11 @@ class Answer(Iterator[Chunk]):
         """Take a step."""
         if self._over and not self._displaced:
             raise StopIteration
-        with self._chat._claim():
+        with self._turns.claim():
             self._check()
-            plan, decoder = self._plan, self._chat.decoder
             try:
                 if self._chunks is None:
-                    decoder.set_sampling(plan.sampling, seed=plan.seed)
-                    self._chunks = decoder._chunks(plan.prompt.tokens, plan.request, plan.progress)
+                    self._chunks = self._decoder._chunks(self._plan.prompt.tokens, self._plan.request)
                 return next(self._chunks)
             except BaseException:
                 self._end()
@@ -134,19 +194,19 @@ class Answer(Iterator[Chunk]):
 
     def _accept(self, chunk: Chunk) -> None:
         """Take a step's chunk into the conversation."""
-        with self._chat._claim():
+        with self._turns.claim():
             self._check()
             tokens, texts = [*self._tokens, *chunk.tokens], [*self._texts, chunk.text]
             logprobs = [*self._logprobs, *chunk.logprobs]
             self._tokens, self._texts, self._logprobs = tokens, texts, logprobs
             if not self._begun:
-                self._chat._begin(self, self._plan)
+                self._turns.begin(self)
             if chunk.finish_reason is not None:
                 self._end(chunk)
 
     def _check(self) -> None:
         """Refuse to go on once the conversation has."""
-        if self._version != self._chat._version:
+        if self._version != self._turns.version:
             self._over = self._displaced = True
             raise BusyError(_OVER)
 
@@ -157,8 +217,8 @@ class Answer(Iterator[Chunk]):
         if not self._begun:
             self._over = True
             return
-        chat, plan = self._chat, self._plan
-        tokenizer, decoder = chat.model.tokenizer, chat.decoder
+        plan, decoder = self._plan, self._decoder
+        tokenizer = decoder.model.tokenizer
         finish_reason = None if last is None else last.finish_reason
         stop = decoder.stop if finish_reason == "stop" else None
         # An answer that was left shows what it had held back, like one that `max_tokens` ended.
@@ -173,11 +233,14 @@ class Answer(Iterator[Chunk]):
             stats=decoder.stats,
             prompt_tokens=len(plan.prompt.tokens),
         )
-        chat._end(self, result, kept, rest)
+        self._turns.end(self, result, (*kept, *rest))
+        # Layers with a sliding window may not reach back so far; then the next turn begins anew.
+        with suppress(OptionsError):
+            decoder.rewind(len(plan.prompt.tokens) + len(kept))
 
     def _message(self) -> dict[str, Any]:
         """The answer as a message, as far as it has come."""
-        text = self._chat.model.tokenizer.stream().push(self._tokens) if self._result is None else self._result.text
+        text = self._decoder.model.tokenizer.stream().push(self._tokens) if self._result is None else self._result.text
         return {"role": "assistant", "content": text}
 
 

@@ -13,10 +13,12 @@ V3  An answer stays as the tokens that were generated, and nothing of a stop sta
     never kept, and where a stop text cuts through tokens, those wholly before it are kept, and what is left of the
     answer's text is encoded. Entries, cache and index agree on that.
 V4  A failed call changes nothing.
-V5  Turn by turn the same seed is used, and each turn's draws begin with number 0: an answer depends on the entries, the
-    sampling and the seed, not on how often the conversation was tried, edited or reloaded.
-V6  An interrupt may come at any moment: a change of the conversation happens as a whole or not at all, and nobody is
-    left holding it.
+V5  An answer depends on the entries, the sampling and the turn's seed alone, not on how often the conversation was
+    tried, edited, forked or reloaded: each turn's draws begin with number 0. A seed is the call's, else the
+    sampling's; a conversation without either draws one anew for each turn, which `result.stats.seed` tells, so asking
+    again gives another answer, and so do its forks and what is loaded from its file.
+V6  An interrupt may come at any moment: a change of the conversation happens as a whole or not at all, and no lock
+    stays held.
 
 Cost: a turn computes what its prompt does not share with the one before, that is the new message and the template's
 marks; beside that it renders the template twice (`quoth.transcript`).
@@ -26,45 +28,47 @@ from __future__ import annotations
 
 import copy
 import os
-import secrets
-import threading
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
-from quoth._arguments import copied, shown, text, token_ids, whole
-from quoth._files import as_path, read_text
-from quoth.answer import Answer, Plan
+from quoth._arguments import as_mapping, copied, shown, text, token_ids, whole
+from quoth._files import as_path
+from quoth._resource import Resource
+from quoth.answer import Answer, Plan, Turns
 from quoth.asynchronous import AsyncSteps, Cancel
-from quoth.decoder import Chunk, Decoder, Progress, Result, as_stops
-from quoth.errors import BusyError, ContextFullError, OptionsError
+from quoth.decoder import Decoder
+from quoth.errors import ContextFullError, OptionsError
+from quoth.loaded import LoadedModel
 from quoth.options import DraftSource, Sampling, Speculation
+from quoth.request import GenerateOptions, Request, StreamOptions, as_stops, takes
+from quoth.results import Chunk, Result
+from quoth.saved import Saved, read, write
 from quoth.stats import Stats, total
 from quoth.transcript import Entry, Prompt, Transcript, groups
 
 if TYPE_CHECKING:
-    from quoth.model import Model
+    from typing_extensions import Unpack
 
 __all__ = ["Conversation"]
 
 Message: TypeAlias = Mapping[str, Any]
+Said: TypeAlias = "str | Sequence[int] | Message | Sequence[Message]"
 Stops: TypeAlias = "str | int | Sequence[str | int]"
 Overflow: TypeAlias = Literal["error", "trim"]
 
-REFERENCE_BYTES: Final = 1 << 26
-"""Most bytes of a file that is a reference: 64 MiB."""
 RESERVED: Final = frozenset({"messages", "tools", "documents", "add_generation_prompt"})
 """Variables of templates that a conversation fills."""
 
 
-class Conversation:
+class Conversation(Resource):
     """A conversation with a chat model. Made by `Model.conversation`; belongs to one caller at a time (`BusyError`).
 
     Attributes:
         model: The model.
         decoder: The decoder that runs it. Look, but generate with the conversation's own methods.
         sampling: How tokens are chosen, from the next turn on.
-        seed: The seed of turns whose sampling names none.
+        seed: The sampling's seed: with one, the same turn gives the same answer; with None, each turn draws anew.
         max_tokens: Most tokens of an answer, where a turn does not say.
         stop: What ends answers beside the model's own ends of turn: texts and token ids.
         overflow: What happens when a turn does not fit the context: `error` or `trim`.
@@ -74,9 +78,11 @@ class Conversation:
     next turn on.
     """
 
+    _instead = "`save` writes it to a file; in this process, `fork` copies it"
+
     def __init__(
         self,
-        model: Model,
+        model: LoadedModel,
         *,
         system: str | None = None,
         messages: Sequence[Message] = (),
@@ -92,14 +98,13 @@ class Conversation:
         _fork_of: Conversation | None = None,
     ) -> None:
         if system is not None:
-            text("system", system, or_none=True)
+            text("system", system)
         self.model: Final = model
         self.max_tokens = max_tokens
         self.stop = stop
         self.overflow = overflow
-        self._trimmed = 0
         if chat_template is not None:
-            text("chat_template", chat_template, or_none=True)
+            text("chat_template", chat_template)
         tools, documents = _mappings("tools", tools), _mappings("documents", documents)
         template_kwargs = _variables(template_kwargs)
         self._template_options = {
@@ -112,37 +117,42 @@ class Conversation:
             model.tokenizer, chat_template=chat_template, tools=tools, documents=documents, variables=template_kwargs
         )
         head = [] if system is None else [Entry({"role": "system", "content": system})]
-        self._entries: list[Entry] = [*head, *_entries(messages)]
-        self.decoder: Final[Decoder] = (
-            model.decoder(sampling=sampling, speculation=speculation) if _fork_of is None else _fork_of.decoder.fork()
+        entries = [*head, *_entries(messages)]
+        self._turns: Final[Turns] = (
+            Turns(entries, [], 0)
+            if _fork_of is None
+            else Turns([*entries, *_fork_of._shown()], [*_fork_of._turns.spent], _fork_of.trimmed)
         )
-        self.sampling = self.decoder.sampling
-        seed = self.sampling.seed
-        self.seed = secrets.randbits(64) if seed is None else seed
-        self._open: Answer | None = None
-        self._version = 0
-        self._claimed = threading.Lock()
-        self._spent: list[Stats] = []
+        self.decoder: Final[Decoder] = (
+            Decoder(model, sampling=sampling, speculation=speculation) if _fork_of is None else _fork_of.decoder.fork()
+        )
         self._references: dict[int, tuple[int, list[int]]] = {}
         self._next_reference = 1
+        model._children[self] = None
+
+    def _shut(self, what: str) -> None:
+        with self._turns.claim():
+            if not self.decoder.closed:
+                self._turns.settle()
+            self.decoder._shut(what)
 
     # -- options -------------------------------------------------------------------------------------------------------
 
     @property
     def sampling(self) -> Sampling:
-        return self._sampling
+        return self.decoder.sampling
 
     @sampling.setter
     def sampling(self, sampling: Sampling) -> None:
-        self._sampling = _as_sampling(sampling)
+        self.decoder.sampling = sampling
 
     @property
-    def seed(self) -> int:
-        return self._seed
+    def seed(self) -> int | None:
+        return self.sampling.seed
 
     @seed.setter
-    def seed(self, seed: int) -> None:
-        self._seed = whole("seed", seed, 0, 2**64 - 1)
+    def seed(self, seed: int | None) -> None:
+        self.sampling = replace(self.sampling, seed=seed)
 
     @property
     def max_tokens(self) -> int:
@@ -172,37 +182,22 @@ class Conversation:
 
     @property
     def trimmed(self) -> int:
-        return self._trimmed
+        return self._turns.trimmed
 
     def __repr__(self) -> str:
         return f"Conversation({len(self.messages)} messages, {self.decoder!r})"
 
     # -- turns ---------------------------------------------------------------------------------------------------------
 
-    def send(
-        self,
-        message: str | Sequence[int] | Message | Sequence[Message],
-        *,
-        max_tokens: int | None = None,
-        stop: Stops = (),
-        logprobs: int | None = None,
-        sampling: Sampling | None = None,
-        seed: int | None = None,
-        progress: Progress | None = None,
-        trace: bool = False,
-    ) -> Answer:
+    @takes(StreamOptions, max_tokens=None)
+    def send(self, message: Said, **options: Unpack[StreamOptions]) -> Answer:
         """Say something, and read the answer as it comes.
 
         Args:
-            message: A user's text; or its token ids, used as they are, control tokens too; or a message with a role; or
-                several, such as the results of tools. Control tokens that texts spell out stay plain text.
-            max_tokens: Most tokens of the answer. None: the conversation's.
-            stop: Texts and token ids that end this answer, beside the conversation's and the model's ends of turn.
-            logprobs: Log-probabilities of the chosen and this many best tokens, 0 to 20.
-            sampling: How the tokens of this answer are chosen. None: as the conversation says.
-            seed: For this answer, 0 to 2^64 - 1. None: the sampling's, or else the conversation's.
-            progress: Called during a long prompt with tokens done and in all.
-            trace: Chunks name the source of their draft.
+            message: A user's text; or its token ids, used as they are, control tokens too; or a message with a role, as
+                a mapping, a dataclass or a pydantic model; or several, such as the results of tools. Control tokens
+                that texts spell out stay plain text.
+            **options: See below. `stop` ends this answer beside the conversation's and the model's ends of turn.
 
         Returns:
             The answer, to be iterated over. Nothing has happened before its first chunk. Leaving it early is fine:
@@ -217,78 +212,29 @@ class Conversation:
 
         After an error, the conversation is as it was. An answer that was still open ends with this call.
         """
-        with self._claim():
-            self._settle()
-            new = self._new(message)
-            return self._answer(
-                self._entries,
-                new,
-                max_tokens=max_tokens,
-                stop=stop,
-                logprobs=logprobs,
-                sampling=sampling,
-                seed=seed,
-                progress=progress,
-                trace=trace,
-            )
+        return self._ask(message, self._asked(options, StreamOptions))
 
-    def reply(
-        self,
-        message: str | Sequence[int] | Message | Sequence[Message],
-        *,
-        max_tokens: int | None = None,
-        stop: Stops = (),
-        logprobs: int | None = None,
-        sampling: Sampling | None = None,
-        seed: int | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
+    @takes(GenerateOptions, max_tokens=None)
+    def reply(self, message: Said, **options: Unpack[GenerateOptions]) -> Result:
         """As `send`, and return the whole answer. If it fails or is interrupted, the turn has not happened."""
-        answer = self.send(
-            message,
-            max_tokens=max_tokens,
-            stop=stop,
-            logprobs=logprobs,
-            sampling=sampling,
-            seed=seed,
-            progress=progress,
-        )
-        return self._whole(answer)
+        return self._whole(self._ask(message, self._asked(options)))
 
-    def asend(
-        self,
-        message: str | Sequence[int] | Message | Sequence[Message],
-        *,
-        max_tokens: int | None = None,
-        stop: Stops = (),
-        logprobs: int | None = None,
-        sampling: Sampling | None = None,
-        seed: int | None = None,
-        progress: Progress | None = None,
-        trace: bool = False,
-    ) -> AsyncSteps[Chunk]:
+    @takes(StreamOptions, max_tokens=None)
+    def asend(self, message: Said, **options: Unpack[StreamOptions]) -> AsyncSteps[Chunk]:
         """As `send`, for `async for`; each step runs on a thread of the conversation's own, so that the event loop goes
         on.
 
         A cancellation waits for the step under way and then arrives; that step is not in the conversation. `progress`
         is called on that thread.
         """
-        cancel = Cancel()
+        request, cancel = self._asked(options, StreamOptions), Cancel()
+        watched = replace(request, progress=cancel.watched(request.progress))
         answer: Answer | None = None
 
         def fetch() -> Chunk:
             nonlocal answer
             if answer is None:
-                answer = self.send(
-                    message,
-                    max_tokens=max_tokens,
-                    stop=stop,
-                    logprobs=logprobs,
-                    sampling=sampling,
-                    seed=seed,
-                    progress=cancel.watched(progress),
-                    trace=trace,
-                )
+                answer = self._ask(message, watched)
             return answer._fetch()
 
         def accept(chunk: Chunk) -> None:
@@ -301,102 +247,67 @@ class Conversation:
 
         return AsyncSteps(self.decoder._worker, fetch, accept, cancel, close)
 
-    async def areply(
-        self,
-        message: str | Sequence[int] | Message | Sequence[Message],
-        *,
-        max_tokens: int | None = None,
-        stop: Stops = (),
-        logprobs: int | None = None,
-        sampling: Sampling | None = None,
-        seed: int | None = None,
-        progress: Progress | None = None,
-    ) -> Result:
+    @takes(GenerateOptions, max_tokens=None)
+    async def areply(self, message: Said, **options: Unpack[GenerateOptions]) -> Result:
         """As `reply`, on a thread of the conversation's own. If it is cancelled, the turn has not happened."""
-        cancel = Cancel()
+        request, cancel = self._asked(options), Cancel()
+        watched = replace(request, progress=cancel.watched(request.progress))
+        return await self.decoder._worker.run(lambda: self._whole(self._ask(message, watched), cancel), cancel)
 
-        def work() -> Result:
-            answer = self.send(
-                message,
-                max_tokens=max_tokens,
-                stop=stop,
-                logprobs=logprobs,
-                sampling=sampling,
-                seed=seed,
-                progress=cancel.watched(progress),
-            )
-            return self._whole(answer, cancel)
-
-        return await self.decoder._worker.run(work, cancel)
-
-    def edit(
-        self,
-        message: str | Sequence[int] | Message | Sequence[Message],
-        *,
-        max_tokens: int | None = None,
-        stop: Stops = (),
-        logprobs: int | None = None,
-        sampling: Sampling | None = None,
-        seed: int | None = None,
-        progress: Progress | None = None,
-        trace: bool = False,
-    ) -> Answer:
+    @takes(StreamOptions, max_tokens=None)
+    def edit(self, message: Said, **options: Unpack[StreamOptions]) -> Answer:
         """Say something else in place of the last turn. As `undo` and `send`, but the old turn stays until the first
         chunk.
 
         Raises:
             OptionsError: There is no turn to edit.
         """
-        with self._claim():
-            self._settle()
-            head, turns = groups(self._entries)
+        request = self._asked(options, StreamOptions)
+        with self._turns.claim():
+            self._turns.settle()
+            head, turns = groups(self._turns.entries)
             if not turns:
                 raise OptionsError("there is no turn to edit")
             kept = [*head, *(entry for turn in turns[:-1] for entry in turn)]
-            new = self._new(message)
-            return self._answer(
-                kept,
-                new,
-                max_tokens=max_tokens,
-                stop=stop,
-                logprobs=logprobs,
-                sampling=sampling,
-                seed=seed,
-                progress=progress,
-                trace=trace,
-            )
+            return self._plan(kept, self._new(message), request)
 
-    def _answer(
-        self,
-        kept: list[Entry],
-        new: list[Entry],
-        *,
-        max_tokens: int | None,
-        stop: Stops,
-        logprobs: int | None,
-        sampling: Sampling | None,
-        seed: int | None,
-        progress: Progress | None,
-        trace: bool,
-    ) -> Answer:
+    @takes(StreamOptions, max_tokens=None)
+    def retry(self, **options: Unpack[StreamOptions]) -> Answer:
+        """Answer once more what was answered last. The old answer stays until the first chunk.
+
+        Without a seed the draws are new ones; with the same seed the answer is the same.
+
+        Raises:
+            OptionsError: The conversation does not end with an answer.
+        """
+        request = self._asked(options, StreamOptions)
+        with self._turns.claim():
+            self._turns.settle()
+            asked = list(self._turns.entries)
+            if not asked or asked.pop().message.get("role") != "assistant":
+                raise OptionsError("there is no answer to try again")
+            new: list[Entry] = []
+            while asked and asked[-1].message.get("role") not in ("assistant", "system", "developer"):
+                new.insert(0, asked.pop())
+            return self._plan(asked, new, request)
+
+    def _asked(self, options: Mapping[str, Any], kind: type[GenerateOptions] = GenerateOptions) -> Request:
+        """The request of a turn: what the call does not say, the conversation does."""
+        own: dict[str, Any] = {"stop": (*self.stop, *as_stops(options.get("stop", ()), self.model.n_vocab))}
+        if options.get("max_tokens") is None:
+            own["max_tokens"] = self.max_tokens
+        return self.decoder._asked({**options, **own}, kind)
+
+    def _ask(self, message: Said, request: Request) -> Answer:
+        with self._turns.claim():
+            self._turns.settle()
+            return self._plan(self._turns.entries, self._new(message), request)
+
+    def _plan(self, kept: list[Entry], new: list[Entry], request: Request) -> Answer:
         """Plan a turn behind the entries that are kept."""
-        chosen = self.sampling if sampling is None else _as_sampling(sampling)
-        if seed is None:
-            seed = self.seed if chosen.seed is None else chosen.seed
-        seed = whole("seed", seed, 0, 2**64 - 1, or_none=True)
-        request = self.decoder._request(
-            self.max_tokens if max_tokens is None else max_tokens,
-            (*self.stop, *as_stops(stop, self.model.n_vocab)),
-            True,
-            logprobs,
-            trace=trace,
-            progress=progress,
-        )
         entries, trimmed, prompt = self._fit(kept, new, request.max_tokens)
-        plan = Plan(
-            self._entries, entries, trimmed, prompt, request, chosen, seed, progress=progress, version=self._version
-        )
-        return Answer(self, plan)
+        plan = Plan(self._turns.entries, entries, trimmed, prompt, request, self._turns.version)
+        return Answer(self._turns, self.decoder, plan)
 
     def _fit(self, kept: list[Entry], new: list[Entry], max_tokens: int) -> tuple[list[Entry], int, Prompt]:
         """The prompt, without as many of the oldest turns as have to go.
@@ -442,82 +353,42 @@ class Conversation:
                 if cancel is not None:
                     cancel.check()
         except BaseException:
-            with self._claimed:
-                answer._end()
-                if answer._begun and answer._version == self._version:
-                    self._entries = answer._plan.before
-                    self._trimmed -= answer._plan.trimmed
-                    self._version += 1
+            self._turns.take_back(answer)
             raise
         assert answer.result is not None, "an answer that was read to its end has a result"
         return answer.result
-
-    # -- the course of an answer, told by it ---------------------------------------------------------------------------
-    # Signals arrive where something is called; so an interrupt comes before or behind each run of assignments (V6).
-
-    def _begin(self, answer: Answer, plan: Plan) -> None:
-        """An answer hands out its first chunk: its turn is in the conversation now."""
-        self._entries = plan.entries
-        self._trimmed += plan.trimmed
-        self._open = answer
-        self._version += 1
-        answer._version = self._version
-        answer._begun = True
-
-    def _end(self, answer: Answer, result: Result, kept: Sequence[int], rest: Sequence[int]) -> None:
-        """An answer is over: it stays as the tokens that are kept, and those that spell the rest of its text."""
-        prompt = answer._plan.prompt
-        entry = Entry({"role": "assistant", "content": result.text}, (*kept, *rest), prompt.lead, result)
-        spent = [total([*self._spent, result.stats])]
-        n = len(prompt.tokens) + len(kept)
-        self._entries = [*self._entries, entry]
-        self._open = None
-        self._spent = spent
-        self._version += 1
-        answer._version = self._version
-        answer._result = result
-        answer._over = True
-        # Layers with a sliding window may not reach back so far; then the next turn begins anew.
-        with suppress(OptionsError):
-            self.decoder.rewind(n)
-
-    def _settle(self) -> None:
-        """End the answer that is still open."""
-        if self._open is not None:
-            self._open._displaced = True
-            self._open._end()
-            self._version += 1
-
-    def _claim(self) -> AbstractContextManager[object]:
-        """The lock, to be held by a `with`, which no interrupt can come between. Who comes second is refused; only in
-        a race of two threads does one wait for the other's step."""
-        if self._claimed.locked():
-            raise BusyError("the conversation is in use by another caller")
-        return self._claimed
 
     # -- history -------------------------------------------------------------------------------------------------------
 
     @property
     def messages(self) -> list[dict[str, Any]]:
         """The conversation as messages, oldest first; a copy. An answer that is coming shows as far as it has come."""
-        shown = [copy.deepcopy(dict(entry.message)) for entry in self._entries]
-        return shown if self._open is None else [*shown, self._open._message()]
+        return [copy.deepcopy(dict(entry.message)) for entry in self._shown()]
+
+    def _shown(self) -> list[Entry]:
+        """The entries, and the answer that is coming as far as it has come."""
+        answer = self._turns.open
+        if answer is None:
+            return list(self._turns.entries)
+        coming = Entry(answer._message(), tuple(answer._tokens), answer._plan.prompt.lead)
+        return [*self._turns.entries, coming]
 
     @property
     def tokens(self) -> list[int]:
         """The conversation as token ids: the prompt of the last answer, and that answer. Empty before the first."""
-        if self._open is not None:
-            return [*self._open._plan.prompt.tokens, *self._open._tokens]
-        last = max((at for at, entry in enumerate(self._entries) if entry.lead is not None), default=None)
+        answer, entries = self._turns.open, self._turns.entries
+        if answer is not None:
+            return [*answer._plan.prompt.tokens, *answer._tokens]
+        last = max((at for at, entry in enumerate(entries) if entry.lead is not None), default=None)
         if last is None:
             return []
-        return [*self._transcript.prompt(self._entries[:last]).tokens, *(self._entries[last].tokens or ())]
+        return [*self._transcript.prompt(entries[:last]).tokens, *(entries[last].tokens or ())]
 
     @property
     def results(self) -> list[Result]:
         """The answers of this conversation, oldest first. Those that came from a file or another program are not among
         them."""
-        return [entry.result for entry in self._entries if entry.result is not None]
+        return [entry.result for entry in self._turns.entries if entry.result is not None]
 
     @property
     def last(self) -> Result | None:
@@ -529,23 +400,24 @@ class Conversation:
     def stats(self) -> Stats:
         """Counts and times of all turns together, also of those that were undone or edited. `last.stats` are the last
         turn's."""
-        return total([*self._spent] if self._open is None else [*self._spent, self.decoder.stats])
+        turns = self._turns
+        return total(turns.spent if turns.open is None else [*turns.spent, self.decoder.stats])
 
     @property
     def system(self) -> str | None:
         """The system message. Setting it takes effect with the next turn, which then reads the conversation anew; None
         removes it."""
-        first = self._entries[0].message if self._entries else {}
+        first = self._turns.entries[0].message if self._turns.entries else {}
         return str(first.get("content", "")) if first.get("role") == "system" else None
 
     @system.setter
     def system(self, system: str | None) -> None:
         if system is not None:
-            text("system", system, or_none=True)
-        with self._claim():
-            self._settle()
-            rest = self._entries if self.system is None else self._entries[1:]
-            self._change([*([] if system is None else [Entry({"role": "system", "content": system})]), *rest])
+            text("system", system)
+        with self._turns.claim():
+            self._turns.settle()
+            rest = self._turns.entries if self.system is None else self._turns.entries[1:]
+            self._turns.change([*([] if system is None else [Entry({"role": "system", "content": system})]), *rest])
 
     def undo(self) -> list[dict[str, Any]]:
         """Drop the last turn: the user's last message and everything behind it.
@@ -553,12 +425,12 @@ class Conversation:
         Returns:
             The messages that were dropped; empty if there was no turn.
         """
-        with self._claim():
-            self._settle()
-            head, turns = groups(self._entries)
+        with self._turns.claim():
+            self._turns.settle()
+            head, turns = groups(self._turns.entries)
             if not turns:
                 return []
-            self._change([*head, *(entry for turn in turns[:-1] for entry in turn)])
+            self._turns.change([*head, *(entry for turn in turns[:-1] for entry in turn)])
             return [copy.deepcopy(dict(entry.message)) for entry in turns[-1]]
 
     def rewrite(self, messages: Sequence[Message]) -> None:
@@ -568,9 +440,9 @@ class Conversation:
         Raises:
             OptionsError: Something in `messages` is no message. Nothing has changed.
         """
-        with self._claim():
-            self._settle()
-            new, old = _entries(messages), self._entries
+        with self._turns.claim():
+            self._turns.settle()
+            new, old = _entries(messages), self._turns.entries
             front = 0
             while front < min(len(new), len(old)) and new[front].message == old[front].message:
                 new[front] = old[front]
@@ -579,17 +451,13 @@ class Conversation:
             while back <= min(len(new), len(old)) - front and new[-back].message == old[-back].message:
                 new[-back] = old[-back]
                 back += 1
-            self._change(new)
+            self._turns.change(new)
 
     def reset(self) -> None:
         """Drop all turns. The system message and references stay."""
-        with self._claim():
-            self._settle()
-            self._change(groups(self._entries)[0])
-
-    def _change(self, entries: list[Entry]) -> None:
-        self._entries = entries
-        self._version += 1
+        with self._turns.claim():
+            self._turns.settle()
+            self._turns.change(groups(self._turns.entries)[0])
 
     def fork(self) -> Conversation:
         """An independent conversation at the same point, with the same options, cache, references, results and
@@ -600,56 +468,28 @@ class Conversation:
         Raises:
             OptionsError: The draft source is your own and cannot be copied (`Decoder.fork`).
         """
-        with self._claim():
+        with self._turns.claim():
             other = Conversation(
                 self.model,
-                sampling=self.sampling,
                 max_tokens=self.max_tokens,
                 stop=self.stop,
                 overflow=self.overflow,
                 _fork_of=self,
                 **self._template_options,  # type: ignore[arg-type]
             )
-            other.sampling, other.seed, other._trimmed = self.sampling, self.seed, self.trimmed
-            other._entries = list(self._entries)
-            other._spent = list(self._spent)
-            if self._open is not None:
-                answer = self._open
-                tokens = tuple(answer._tokens)
-                other._entries.append(Entry(answer._message(), tokens, answer._plan.prompt.lead))
             handles = other.decoder._core.references()
-            for at, (handle, (_, tokens_)) in enumerate(self._references.items()):
-                other._references[handle] = (handles[at] if handles else 0, tokens_)
+            for at, (handle, (_, tokens)) in enumerate(self._references.items()):
+                other._references[handle] = (handles[at] if handles else 0, tokens)
             other._next_reference = self._next_reference
             return other
 
     # -- references ----------------------------------------------------------------------------------------------------
 
     def add_reference(self, reference: str | Sequence[int] | os.PathLike[str]) -> int:
-        """Offer a document to quote from, for all turns from now on.
-
-        It is never shown to the model, so it cannot change the text, only when it appears.
-
-        Args:
-            reference: Text (encoded alone, without special tokens), token ids, or the path of a UTF-8 file as a
-                `pathlib.Path`, of at most 64 MiB.
-
-        Returns:
-            A handle, valid until `clear_references` or `remove_reference`.
-
-        Raises:
-            OptionsError: A token is out of range, the file is not UTF-8 or too large, or the draft source is your own,
-                which has no references. Nothing was added.
-            OSError: The file cannot be read.
-        """
-        if isinstance(reference, os.PathLike):
-            reference = read_text("the reference", as_path("reference", reference), REFERENCE_BYTES)
-        if isinstance(reference, str):
-            tokens = self.model.tokenizer.encode(reference, errors="ignore")
-        else:
-            tokens = _ids("reference", reference, self.model, "text, token ids or a path")
-        with self._claim():
-            inner = self.decoder.add_reference(tokens)
+        """Offer a document to quote from, for all turns from now on. As `Decoder.add_reference`."""
+        tokens = self.decoder._reference(reference)
+        with self._turns.claim():
+            inner = self.decoder._add_reference(tokens)
             handle = self._next_reference
             self._next_reference += 1
             self._references[handle] = (inner, tokens)
@@ -658,7 +498,7 @@ class Conversation:
     def remove_reference(self, handle: int) -> bool:
         """Take a reference away. False if there is none of that handle."""
         handle = whole("handle", handle, 0)
-        with self._claim():
+        with self._turns.claim():
             if handle not in self._references:
                 return False
             self.decoder.remove_reference(self._references.pop(handle)[0])
@@ -671,7 +511,7 @@ class Conversation:
 
     def clear_references(self) -> None:
         """Take all references away."""
-        with self._claim():
+        with self._turns.claim():
             self.decoder.clear_references()
             self._references.clear()
 
@@ -689,15 +529,16 @@ class Conversation:
             OptionsError: The path is none, or is that of a folder, a device or a pipe; a message holds something that
                 JSON cannot say; or the file would have more than 256 MiB, which `load` would refuse.
         """
-        from quoth.saved import write  # noqa: PLC0415  only who saves pays for it
-
-        write(self, as_path("path", path))
+        options = {"max_tokens": self.max_tokens, "stop": list(self.stop), "overflow": self.overflow}
+        references = [tokens for _, tokens in self._references.values()]
+        saved = Saved(self._shown(), self.sampling, {**options, **self._template_options}, self.trimmed, references)
+        write(as_path("path", path), self.model, saved)
 
     @classmethod
     def load(
         cls,
         path: str | os.PathLike[str],
-        model: Model,
+        model: LoadedModel,
         *,
         speculation: Speculation | DraftSource | bool | None = True,
     ) -> Conversation:
@@ -715,21 +556,28 @@ class Conversation:
             OSError: The file cannot be read.
             OptionsError: It is not such a file, is too large or damaged, or its vocabulary is another one.
         """
-        from quoth.saved import read  # noqa: PLC0415
+        file = as_path("path", path)
+        saved = read(file, model)
+        try:
+            chat = cls(model, sampling=saved.sampling, speculation=speculation, **saved.options)
+        except OptionsError as error:
+            raise OptionsError(f"`{file}`, options: {error}") from None
+        chat._turns.entries, chat._turns.trimmed = saved.entries, saved.trimmed
+        for reference in saved.references:
+            chat.add_reference(reference)
+        return chat
 
-        return read(cls, as_path("path", path), model, speculation)
-
-    def _new(self, message: str | Sequence[int] | Message | Sequence[Message]) -> list[Entry]:
+    def _new(self, message: Said) -> list[Entry]:
         """What a user says, as entries."""
         if isinstance(message, str):
             return [Entry({"role": "user", "content": text("the message", message)})]
-        if isinstance(message, Mapping):
-            return _entries([message])
+        if isinstance(as_mapping(message), Mapping):
+            return _entries([message])  # type: ignore[list-item]
         expected = "text, token ids or messages"
         items = token_ids("the message", message, expected)
-        if items and isinstance(items[0], Mapping):
+        if items and isinstance(as_mapping(items[0]), Mapping):
             return _entries(items)
-        ids = _ids("the message", items, self.model, expected)
+        ids = self.model._model.token_ids(items)
         content = self.model.tokenizer.decode(ids, skip_special=False)
         return [Entry({"role": "user", "content": content}, tuple(ids))]
 
@@ -739,7 +587,8 @@ def _entries(messages: Sequence[Message]) -> list[Entry]:
     if isinstance(messages, str | bytes | Mapping) or not isinstance(messages, Sequence):
         raise OptionsError(f"messages is {shown(messages)}, expected a list of messages")
     made = []
-    for at, message in enumerate(messages):
+    for at, given in enumerate(messages):
+        message = as_mapping(given)
         if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
             raise OptionsError(f"messages[{at}] is {shown(message)}, expected a mapping with a role")
         made.append(Entry(copied(f"messages[{at}]", message, 1)))
@@ -751,7 +600,7 @@ def _mappings(name: str, values: Sequence[Mapping[str, Any]] | None) -> list[dic
     if values is None:
         return None
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
-        raise OptionsError(f"{name} is {shown(values)}, expected a list of mappings or None")
+        raise OptionsError(f"{name} is {shown(values)}, expected a list of mappings")
     for at, value in enumerate(values):
         if not isinstance(value, Mapping):
             raise OptionsError(f"{name}[{at}] is {shown(value)}, expected a mapping")
@@ -764,7 +613,7 @@ def _variables(variables: Mapping[str, Any] | None) -> dict[str, Any] | None:
     if variables is None:
         return None
     if not isinstance(variables, Mapping):
-        raise OptionsError(f"template_kwargs is {shown(variables)}, expected a mapping or None")
+        raise OptionsError(f"template_kwargs is {shown(variables)}, expected a mapping")
     for name in variables:
         if not isinstance(name, str):
             raise OptionsError(f"template_kwargs has the name {shown(name)}, expected text")
@@ -777,15 +626,3 @@ def _variables(variables: Mapping[str, Any] | None) -> dict[str, Any] | None:
         text("a name of template_kwargs", name): copied(f"template_kwargs[{name!r}]", value)
         for name, value in variables.items()
     }
-
-
-def _as_sampling(sampling: Sampling) -> Sampling:
-    if not isinstance(sampling, Sampling):
-        raise OptionsError(f"sampling is {shown(sampling)}, expected quoth.Sampling")
-    return sampling
-
-
-def _ids(name: str, tokens: Sequence[int], model: Model, expected: str) -> list[int]:
-    """Token ids as a list, checked."""
-    last = model.n_vocab - 1
-    return [whole(f"token {at}", token, 0, last) for at, token in enumerate(token_ids(name, tokens, expected))]

@@ -21,7 +21,7 @@ from quoth._files import write_whole
 from quoth.machine import cpu_name
 
 if TYPE_CHECKING:
-    from quoth.model import Model
+    from quoth.loaded import LoadedModel
 
 __all__ = ["MIXTURE", "expected_costs", "forget_costs", "measured_costs", "save_costs"]
 
@@ -34,7 +34,7 @@ MIXTURE: Final[Mapping[int, float]] = MappingProxyType(
 """Costs that are assumed for a mixture of experts: a little dearer than `benches/records/moe-verify.toml`."""
 
 
-def _identity(model: Model) -> dict[str, Any]:
+def _identity(model: LoadedModel) -> dict[str, Any]:
     """What the costs depend on."""
     config = model.config
     shape = {k: config[k] for k in ("arch", "n_vocab", "n_layer", "n_embd", "n_head", "n_head_kv", "head_dim", "n_ff")}
@@ -51,14 +51,14 @@ def _identity(model: Model) -> dict[str, Any]:
     }
 
 
-def _path(model: Model, folder: Path | None) -> Path:
+def _path(model: LoadedModel, folder: Path | None) -> Path:
     from quoth.hub import cache_dir  # noqa: PLC0415  the hub's imports cost more than all others together
 
     key = json.dumps(_identity(model), sort_keys=True).encode()
     return (folder or cache_dir()) / "costs" / f"{hashlib.sha256(key).hexdigest()[:24]}.json"
 
 
-def measured_costs(model: Model, folder: Path | None = None) -> tuple[Mapping[int, float], str] | None:
+def measured_costs(model: LoadedModel, folder: Path | None = None) -> tuple[Mapping[int, float], str] | None:
     """Costs by draft length, in plain steps, and where they come from; None if this combination was never measured."""
     path = _path(model, folder)
     try:
@@ -74,7 +74,7 @@ def measured_costs(model: Model, folder: Path | None = None) -> tuple[Mapping[in
     return costs, f"measured on this machine, {content.get('date', 'undated')}"
 
 
-def expected_costs(model: Model, folder: Path | None = None) -> tuple[Mapping[int, float], str] | None:
+def expected_costs(model: LoadedModel, folder: Path | None = None) -> tuple[Mapping[int, float], str] | None:
     """As `measured_costs`; for a mixture of experts that was never measured, what is assumed for one."""
     measured = measured_costs(model, folder)
     if measured is None and model.config["n_expert"]:
@@ -82,7 +82,7 @@ def expected_costs(model: Model, folder: Path | None = None) -> tuple[Mapping[in
     return measured
 
 
-def save_costs(model: Model, costs: Mapping[int, float], date: str, folder: Path | None = None) -> Path:
+def save_costs(model: LoadedModel, costs: Mapping[int, float], date: str, folder: Path | None = None) -> Path:
     """Keep measured costs for later runs of this combination.
 
     Raises:
@@ -99,6 +99,6 @@ def save_costs(model: Model, costs: Mapping[int, float], date: str, folder: Path
     return path
 
 
-def forget_costs(model: Model, folder: Path | None = None) -> None:
+def forget_costs(model: LoadedModel, folder: Path | None = None) -> None:
     """Remove what was measured for this combination."""
     _path(model, folder).unlink(missing_ok=True)

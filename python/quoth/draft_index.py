@@ -6,13 +6,12 @@ In: committed tokens, documents, optionally the most probable successors that ve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from quoth import _core
 from quoth._arguments import shown, token_ids, whole
 from quoth.errors import OptionsError
-from quoth.options import Speculation, _CoreSpeculation
-from quoth.stats import SourceStats
+from quoth.options import CoreSpeculation, Speculation
+from quoth.stats import SourceStats, sources_of
 
 __all__ = ["DraftIndex"]
 
@@ -31,11 +30,10 @@ class DraftIndex:
     Args:
         n_vocab: Token ids are 0 to `n_vocab` - 1.
         min_draft: Shortest draft worth suggesting. None: 1.
-        min_match: Shortest repeated run of tokens that is quoted from. None: as `policy` needs.
-        policy: `best-rate` or `fixed`, as in `Speculation`.
+        min_match: Shortest repeated run of tokens that is quoted from. None: 1.
         recycling: Whether to draft, where no longer run is repeated, the newest known successor of each token: from
             committed pairs and the best of each row of `observe_topk`.
-        costs: Cost of verifying k tokens, in plain steps, by k, for `best-rate`.
+        costs: Cost of verifying k tokens, in plain steps, by k: drafts are as long as pays.
 
     Raises:
         OptionsError: An argument is out of range.
@@ -47,14 +45,13 @@ class DraftIndex:
         *,
         min_draft: int | None = None,
         min_match: int | None = None,
-        policy: Literal["best-rate", "fixed"] = "best-rate",
         recycling: bool = True,
         costs: dict[int, float] | None = None,
     ) -> None:
         n_vocab = whole("n_vocab", n_vocab, 1, _MAX_VOCAB)
-        options = Speculation(min_draft=min_draft, min_match=min_match, policy=policy, recycling=recycling, costs=costs)
+        options = Speculation(min_draft=min_draft, min_match=min_match, recycling=recycling, costs=costs)
         self.n_vocab = n_vocab
-        self._core = _core.DraftIndex(n_vocab, _CoreSpeculation(options))
+        self._core = _core.DraftIndex(n_vocab, CoreSpeculation(options))
 
     def __len__(self) -> int:
         """Tokens observed."""
@@ -137,7 +134,7 @@ class DraftIndex:
     @property
     def stats(self) -> dict[str, SourceStats]:
         """What each source did, by name."""
-        return {r[0]: SourceStats(r[1], r[2], r[3], r[5], r[6]) for r in self._core.stats()}
+        return sources_of(self._core.stats())
 
     @property
     def n_bytes(self) -> int:

@@ -27,5 +27,9 @@ class BusyError(QuothError):
     """The session is in use by another caller."""
 
 
+class ClosedError(QuothError):
+    """What is used was closed."""
+
+
 class InternalError(QuothError):
     """A defect of quoth."""

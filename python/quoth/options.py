@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from quoth import _core
 from quoth._arguments import flag, shown, token_ids, whole
@@ -20,7 +20,7 @@ __all__ = ["DraftSource", "Gate", "Sampling", "Speculation"]
 
 @runtime_checkable
 class DraftSource(Protocol):
-    """Whoever guesses the next tokens. Any object with these two methods is one; it must be deterministic.
+    """What guesses the next tokens. Any object with these two methods is one; it must be deterministic.
 
     A source may be wrong, lie about lengths, name impossible tokens or raise: the text stays the same. One that raises
     is asked no more, and `stats.gate` says why. Beside these, a source may have
@@ -83,7 +83,7 @@ class Sampling:
         frequency_penalty: Subtracted from a token's logit for each time it is in the window; -100 to 100, 0: off.
         presence_penalty: Subtracted once from the logit of each token in the window; -100 to 100, 0: off.
         repeat_last_n: The window of the penalties, in tokens, the prompt's included.
-        seed: 0 to 2^64 - 1. None: a random one for each decoder, which `stats.seed` tells.
+        seed: 0 to 2^64 - 1. None: each generation draws anew; `stats.seed` tells its seed.
         logit_bias: Added to the logits of these token ids; -inf bans.
         banned: Token ids that are never chosen.
 
@@ -109,7 +109,7 @@ class Sampling:
         for name in ("top_k", "repeat_last_n"):
             object.__setattr__(self, name, _in_range(Sampling, name, getattr(self, name), int))
         if self.seed is not None:
-            object.__setattr__(self, "seed", whole("seed", self.seed, 0, 2**64 - 1, or_none=True))
+            object.__setattr__(self, "seed", whole("seed", self.seed, 0, 2**64 - 1))
         if not isinstance(self.logit_bias, Mapping):
             raise OptionsError(f"logit_bias is {shown(self.logit_bias)}, expected numbers by token id")
         bias = {
@@ -122,10 +122,10 @@ class Sampling:
         tokens = token_ids("banned", self.banned)
         banned = tuple(int(_in_range(Sampling, "a token of banned", token, int)) for token in tokens)
         object.__setattr__(self, "banned", banned)
-        _core.check_sampling(_CoreSampling(self))
+        _core.check_sampling(CoreSampling(self), None)
 
 
-class _CoreSampling:
+class CoreSampling:
     """The options in the form that the core reads."""
 
     def __init__(self, sampling: Sampling) -> None:
@@ -143,7 +143,7 @@ class _CoreSampling:
 
 @dataclass(frozen=True)
 class Gate:
-    """When drafting is let through. The defaults are meant for everyone.
+    """When drafting is let through. The defaults suit every machine.
 
     Args:
         window: Verifications that are judged together, 2 to 4096.
@@ -182,14 +182,14 @@ class Gate:
 class Speculation:
     """How tokens are guessed before they are verified. On by default; it changes when text appears, never which.
 
+    Drafts are as long as pays by the costs of verification and by what was accepted so far.
+
     Args:
         max_draft: Longest draft of a step, 1 to 64 tokens.
         min_draft: Shortest draft that is verified. None: 1 where verifying one token is nearly free on this machine,
             else 2.
-        min_match: Shortest repeated run of tokens that is quoted from. None: as the measured costs suggest.
-        policy: `best-rate` drafts as much as pays by the measured costs and the acceptance so far; `fixed` drafts 1 +
-            the matched length.
-        recycling: Whether to draft, where no longer run is repeated, what came after a token the last time. Costs 32
+        min_match: Shortest repeated run of tokens that is quoted from. None: 1.
+        recycling: Whether to draft, where no longer run is repeated, what came after a token the last time. Costs 4
             bytes a vocabulary token.
         costs: Cost of verifying k tokens, in plain steps, by k. None: what `quoth bench verify` measured for this
             model, machine, threads and instruction set, or else a shipped table, one for dense models and one for
@@ -204,7 +204,6 @@ class Speculation:
     max_draft: int = 16
     min_draft: int | None = None
     min_match: int | None = None
-    policy: Literal["best-rate", "fixed"] = "best-rate"
     recycling: bool = True
     costs: Mapping[int, float] | None = None
     gate: Gate = field(default_factory=Gate)
@@ -218,25 +217,25 @@ class Speculation:
         if not isinstance(self.gate, Gate):
             raise OptionsError(f"gate is {shown(self.gate)}, expected a quoth.Gate")
         flag("recycling", self.recycling)
-        if not isinstance(self.policy, str):
-            raise OptionsError(f"policy is {shown(self.policy)}, expected best-rate or fixed")
         if self.costs is not None and not isinstance(self.costs, Mapping):
-            raise OptionsError(f"costs is {shown(self.costs)}, expected costs by draft length, or None")
+            raise OptionsError(f"costs is {shown(self.costs)}, expected costs by draft length")
         if self.source is not None and not _is_source(self.source):
-            raise OptionsError(f"source is {shown(self.source)}, expected an object with suggest and observe, or None")
+            raise OptionsError(f"source is {shown(self.source)}, expected an object with suggest and observe")
         if self.min_draft is not None and self.min_draft > self.max_draft:
             raise OptionsError(f"min_draft is {self.min_draft}, expected at most max_draft, which is {self.max_draft}")
-        _core.check_speculation(_CoreSpeculation(self))
+        _core.check_speculation(CoreSpeculation(self))
 
 
-class _CoreSpeculation:
+class CoreSpeculation:
     """The options in the form that the core reads."""
+
+    live_costs = True
+    """Whether costs follow the clock; tests that compare steps turn it off."""
 
     def __init__(self, speculation: Speculation, expected: tuple[Mapping[int, float], str] | None = None) -> None:
         self.max_draft = speculation.max_draft
         self.min_draft = speculation.min_draft
         self.min_match = speculation.min_match
-        self.policy: str = speculation.policy
         self.recycling = speculation.recycling
         self.gate = speculation.gate
         costs, provenance = speculation.costs, "given by the caller"
@@ -255,6 +254,13 @@ class _CoreSpeculation:
         self.cost_provenance = provenance
 
 
+def as_sampling(value: Sampling) -> Sampling:
+    """What a user gave as `sampling`."""
+    if not isinstance(value, Sampling):
+        raise OptionsError(f"sampling is {shown(value)}, expected quoth.Sampling")
+    return value
+
+
 def as_speculation(value: Speculation | DraftSource | bool | None) -> Speculation | None:
     """What a user gave as `speculation`: options, a bare source, True (defaults) or None (plain decoding)."""
     if value is None or value is False:
@@ -271,5 +277,5 @@ def as_speculation(value: Speculation | DraftSource | bool | None) -> Speculatio
 
 
 def _is_source(value: object) -> bool:
-    """Whether this can be asked for drafts. A class has the methods too, but nobody to call them on."""
+    """Whether this can be asked for drafts. A class has the methods too, but no object to call them on."""
     return isinstance(value, DraftSource) and not isinstance(value, type)

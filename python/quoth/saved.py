@@ -1,6 +1,6 @@
 """Conversations as files: JSON, with the token ids that were really used.
 
-In: a conversation, or a file and a model. Out: the other one.
+In: what a conversation is made of, or a file and a model. Out: the other one.
 
 A file holds what a prompt is made from (`quoth.transcript`), so a conversation that was read is the one that was
 written: same ids, and by the invariance of the forward pass the same bits in the cache once it is filled again. What
@@ -15,28 +15,38 @@ import json
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from quoth._arguments import copied, shown, text
 from quoth._files import read_whole, write_whole
 from quoth.errors import OptionsError
-from quoth.options import DraftSource, Sampling, Speculation, as_speculation
+from quoth.loaded import LoadedModel
+from quoth.options import Sampling
 from quoth.transcript import Entry, Lead
 
-if TYPE_CHECKING:
-    from quoth.conversation import Conversation
-    from quoth.model import Model
-
-__all__ = ["read", "write"]
+__all__ = ["Saved", "read", "write"]
 
 FORMAT: Final = "quoth conversation"
-VERSION: Final = 1
+VERSION: Final = 2
+"""Version 1 had a seed beside the sampling, for turns whose sampling had none."""
 
 LIMIT_BYTES: Final = 1 << 28
 """Most bytes of a file: 256 MiB, some 25 million tokens."""
 
 
-def write(chat: Conversation, path: Path) -> None:
+@dataclasses.dataclass(frozen=True)
+class Saved:
+    """What a file holds."""
+
+    entries: list[Entry]
+    sampling: Sampling
+    options: dict[str, Any]
+    """Keywords of `Conversation` by name."""
+    trimmed: int
+    references: list[list[int]]
+
+
+def write(path: Path, model: LoadedModel, saved: Saved) -> None:
     """Write a conversation to a file.
 
     Raises:
@@ -44,30 +54,19 @@ def write(chat: Conversation, path: Path) -> None:
         OptionsError: A message holds something that JSON cannot say, the file would be too large, or what is there is
             no file.
     """
-    entries = [_entry(entry) for entry in chat._entries]
-    if (answer := chat._open) is not None:
-        coming = Entry(answer._message(), tuple(answer._tokens), answer._plan.prompt.lead)
-        entries.append(_entry(coming))
-    name = chat.model.metadata.get("general.name")
+    name = model.metadata.get("general.name")
     data = {
         "format": FORMAT,
         "version": VERSION,
         "model": {
             "name": name if isinstance(name, str) else None,  # bytes where the file has no text
-            "architecture": chat.model.metadata.get("general.architecture"),
-            "vocabulary": _vocabulary(chat.model),
+            "architecture": model.metadata.get("general.architecture"),
+            "vocabulary": _vocabulary(model),
         },
-        "entries": entries,
-        "options": {
-            "sampling": _sampling(chat.sampling),
-            "seed": chat.seed,
-            "max_tokens": chat.max_tokens,
-            "stop": list(chat.stop),
-            "overflow": chat.overflow,
-            **chat._template_options,
-        },
-        "trimmed": chat.trimmed,
-        "references": [tokens for _, tokens in chat._references.values()],
+        "entries": [_entry(entry) for entry in saved.entries],
+        "options": {"sampling": _sampling(saved.sampling), **saved.options},
+        "trimmed": saved.trimmed,
+        "references": saved.references,
     }
     try:
         written = json.dumps(data, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
@@ -79,10 +78,8 @@ def write(chat: Conversation, path: Path) -> None:
     write_whole(path, written)
 
 
-def read(
-    kind: type[Conversation], path: Path, model: Model, speculation: Speculation | DraftSource | bool | None
-) -> Conversation:
-    """Make the conversation of a file.
+def read(path: Path, model: LoadedModel) -> Saved:
+    """Read a conversation.
 
     Raises:
         OSError: It cannot be read.
@@ -95,34 +92,33 @@ def read(
         raise OptionsError(f"`{path}` is no conversation: {error}") from None
     if not isinstance(data, dict) or data.get("format") != FORMAT:
         raise OptionsError(f"`{path}` is no conversation: expected the format `{FORMAT}`")
-    if data.get("version") != VERSION:
-        raise OptionsError(f"`{path}` has version {data.get('version')!r}, expected {VERSION}")
+    version = data.get("version")
+    if version not in (1, VERSION):
+        raise OptionsError(f"`{path}` has version {version!r}, expected {VERSION}")
     found = _Found(data, f"`{path}`")
     made_with = found.field("model", dict).field("vocabulary", str).value
     if made_with != _vocabulary(model):
         raise OptionsError(f"`{path}` was made with another vocabulary than that of `{model.path}`")
     options = found.field("options", dict)
     sampling = _as_sampling(options.field("sampling", dict))
-    guessing = as_speculation(speculation)
-    given: dict[str, Any] = {
-        "max_tokens": options.field("max_tokens", int).value,
-        "stop": [stop.of(str, int).value for stop in options.field("stop", list).items()],
-        "overflow": options.field("overflow", str).value,
-        "chat_template": options.field("chat_template", str, type(None)).value,
-        "tools": options.field("tools", list, type(None)).value,
-        "documents": options.field("documents", list, type(None)).value,
-        "template_kwargs": options.field("template_kwargs", dict, type(None)).value,
-    }
-    try:
-        chat = kind(model, sampling=sampling, speculation=guessing, **given)
-    except OptionsError as error:
-        raise OptionsError(f"{options.where}: {error}") from None
-    chat.seed = _whole(options.field("seed", int), 2**64 - 1)
-    chat._trimmed = _whole(found.field("trimmed", int), 2**63)
-    chat._entries = [_as_entry(entry.of(dict), model.n_vocab) for entry in found.field("entries", list).items()]
-    for reference in found.field("references", list).items():
-        chat.add_reference(_tokens(reference.of(list), model.n_vocab))
-    return chat
+    if version == 1 and sampling.seed is None:
+        sampling = dataclasses.replace(sampling, seed=_whole(options.field("seed", int), 2**64 - 1))
+    last = model.n_vocab - 1
+    return Saved(
+        entries=[_as_entry(entry.of(dict), last) for entry in found.field("entries", list).items()],
+        sampling=sampling,
+        options={
+            "max_tokens": options.field("max_tokens", int).value,
+            "stop": [stop.of(str, int).value for stop in options.field("stop", list).items()],
+            "overflow": options.field("overflow", str).value,
+            "chat_template": options.field("chat_template", str, type(None)).value,
+            "tools": options.field("tools", list, type(None)).value,
+            "documents": options.field("documents", list, type(None)).value,
+            "template_kwargs": options.field("template_kwargs", dict, type(None)).value,
+        },
+        trimmed=_whole(found.field("trimmed", int), 2**63),
+        references=[_tokens(reference.of(list), last) for reference in found.field("references", list).items()],
+    )
 
 
 class _Found:
@@ -157,27 +153,27 @@ def _entry(entry: Entry) -> dict[str, Any]:
     return data
 
 
-def _as_entry(found: _Found, n_vocab: int) -> Entry:
+def _as_entry(found: _Found, last: int) -> Entry:
     message = found.field("message", dict)
     message.field("role", str)
     copied(message.where, message.value, 1)
     tokens, lead = None, None
     if "tokens" in found.value:
-        tokens = tuple(_tokens(found.field("tokens", list), n_vocab))
+        tokens = tuple(_tokens(found.field("tokens", list), last))
         message.field("content", str)
     if "lead" in found.value:
         part = found.field("lead", dict)
         lead_text = part.field("text", str)
         lead = Lead(
             text(lead_text.where, lead_text.value),
-            tuple(_tokens(part.field("tokens", list), n_vocab)),
+            tuple(_tokens(part.field("tokens", list), last)),
             part.field("continues", bool).value,
         )
     return Entry(message.value, tokens, lead)
 
 
-def _tokens(found: _Found, n_vocab: int) -> list[int]:
-    return [_whole(token.of(int), n_vocab - 1) for token in found.items()]
+def _tokens(found: _Found, last: int) -> list[int]:
+    return [_whole(token.of(int), last) for token in found.items()]
 
 
 def _whole(found: _Found, last: int) -> int:
@@ -217,7 +213,7 @@ def _as_sampling(found: _Found) -> Sampling:
         raise OptionsError(f"{found.where}: {error}") from None
 
 
-def _vocabulary(model: Model) -> str:
+def _vocabulary(model: LoadedModel) -> str:
     """What tells vocabularies apart: a hash of all token texts."""
     texts = "\0".join(map(model.tokenizer.token_text, range(model.n_vocab)))
     return hashlib.sha256(texts.encode("utf-8", "surrogatepass")).hexdigest()

@@ -6,9 +6,13 @@ In: the core's counters. Out: values to users. Times are wall-clock nanoseconds.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["GateStats", "SourceStats", "Stats", "total"]
+if TYPE_CHECKING:
+    from quoth import _core
+
+__all__ = ["GateStats", "SourceStats", "Stats", "sources_of", "stats_of", "total"]
 
 _SUMMED = [
     "prefill_tokens",
@@ -31,18 +35,19 @@ _SUMMED = [
 
 @dataclass(frozen=True)
 class SourceStats:
-    """What one draft source did in this generation."""
+    """What one draft source did in this generation.
+
+    Attributes:
+        drafts: Drafts that were verified.
+        drafted: Tokens in those drafts.
+        accepted: Tokens among them that were committed.
+        reason: Why it drafts nothing any more, if so.
+    """
 
     drafts: int
-    """Drafts that were verified."""
     drafted: int
-    """Tokens in those drafts."""
     accepted: int
-    """Tokens among them that were committed."""
-    muted: bool
-    """Whether it is not asked at the moment."""
-    reason: str | None
-    """Why it is, or last was, not asked."""
+    reason: str | None = None
 
     @property
     def acceptance(self) -> float:
@@ -52,87 +57,125 @@ class SourceStats:
 
 @dataclass(frozen=True)
 class GateStats:
-    """Whether drafting was let through, and why."""
+    """Whether drafting was let through, and why.
+
+    Attributes:
+        state: `open`, `closed`, `probing`; `off` without speculation; `disabled` if the source failed.
+        estimated_speedup: Committed tokens a cost over the last verifications; None before the first.
+        trips: How often the gate closed.
+        probes: Probes begun.
+        reopened: Probes that opened it again.
+        closed_steps: Steps that were refused a draft.
+        probe_in: Steps until the next probe, while closed.
+        scale: Live correction of the cost table.
+        plain_ns: The running plain step.
+        costs: Where the cost table comes from.
+        reason: Why the gate last closed, or why the source is asked no more.
+    """
 
     state: str
-    """`open`, `closed`, `probing`; `off` without speculation; `disabled` if the source failed."""
     estimated_speedup: float | None = None
-    """Committed tokens a cost over the last verifications; None before the first."""
     trips: int = 0
-    """How often the gate closed."""
     probes: int = 0
-    """Probes begun."""
     reopened: int = 0
-    """Probes that opened it again."""
     closed_steps: int = 0
-    """Steps that were refused a draft."""
     probe_in: int = 0
-    """Steps until the next probe, while closed."""
     scale: float = 1.0
-    """Live correction of the cost table."""
     plain_ns: float | None = None
-    """The running plain step."""
     costs: str = ""
-    """Where the cost table comes from."""
     reason: str | None = None
-    """Why the gate last closed, or why the source is asked no more."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Stats:
-    """Counts and times of one generation."""
+    """Counts and times of one generation.
+
+    Attributes:
+        prefill_tokens: Prompt tokens that were computed.
+        prefill_ns: From the start of the request to its first token.
+        cached_tokens: Prompt tokens that were found in the cache.
+        steps: Forwards after the first token.
+        verify_steps: Steps that verified a draft.
+        plain_steps: Steps without a draft.
+        committed: Committed tokens, one that completes a stop included.
+        draws: Random draws: `committed` when sampling, 0 when greedy.
+        drafted: Drafted tokens that were verified.
+        accepted: Drafted tokens that were committed.
+        bonus: Tokens committed after a draft that was accepted whole.
+        tokens_per_step: Committed tokens a step, without the first, which comes with the prompt.
+        acceptance: Accepted tokens a drafted one, 0 to 1.
+        decode_ns: All steps together.
+        draft_ns: Of those, asking sources and telling them.
+        verify_ns: Of those, forwards that verified a draft.
+        sample_ns: Of those, sampling and log-probabilities.
+        longest_draft: Length of the longest draft that was verified.
+        gate: The gate.
+        sources: Each draft source by name.
+        kernels: The instruction set.
+        threads: Threads of a forward.
+        seed: The seed of the draws; None when greedy.
+    """
 
     prefill_tokens: int = 0
-    """Prompt tokens that were computed."""
     prefill_ns: int = 0
-    """From the start of the request to its first token."""
     cached_tokens: int = 0
-    """Prompt tokens that were found in the cache."""
     steps: int = 0
-    """Forwards after the first token."""
     verify_steps: int = 0
-    """Steps that verified a draft."""
     plain_steps: int = 0
-    """Steps without a draft."""
     committed: int = 0
-    """Committed tokens, one that completes a stop included."""
     draws: int = 0
-    """Random draws: `committed` when sampling, 0 when greedy."""
     drafted: int = 0
-    """Drafted tokens that were verified."""
     accepted: int = 0
-    """Drafted tokens that were committed."""
     bonus: int = 0
-    """Tokens committed after a draft that was accepted whole."""
     tokens_per_step: float = 0.0
-    """Committed tokens a step, without the first, which comes with the prompt."""
     acceptance: float = 0.0
-    """Accepted tokens a drafted one, 0 to 1."""
     decode_ns: int = 0
-    """All steps together."""
     draft_ns: int = 0
-    """Of those, asking sources and telling them."""
     verify_ns: int = 0
-    """Of those, forwards that verified a draft."""
     sample_ns: int = 0
-    """Of those, sampling and log-probabilities."""
     longest_draft: int = 0
-    """Length of the longest draft that was verified."""
     gate: GateStats = field(default_factory=lambda: GateStats("off"))
-    """The gate."""
     sources: dict[str, SourceStats] = field(default_factory=dict)
-    """Each draft source by name."""
     kernels: str = ""
-    """The instruction set."""
     threads: int = 0
-    """Threads of a forward."""
     seed: int | None = None
-    """The seed of the draws; None when greedy."""
+
+    def __repr__(self) -> str:
+        drafts = "" if self.gate.state == "off" else f", {self.accepted} of {self.drafted} drafted accepted"
+        return (
+            f"Stats({self.cached_tokens} cached + {self.prefill_tokens} prompt tokens, "
+            f"{self.committed} tokens in {self.steps} steps, {self.tokens_per_second:.1f} tokens/s{drafts}, "
+            f"gate {self.gate.state})"
+        )
 
     @property
     def tokens_per_second(self) -> float:
         """Committed tokens a second of decoding, the prompt left out; 0 before the first step."""
         return self.steps * self.tokens_per_step / self.decode_ns * 1e9 if self.decode_ns else 0.0
+
+
+def _taken(kind: type, found: object, *without: str) -> dict[str, Any]:
+    """The fields of a kind, as an object of the core has them."""
+    return {one.name: getattr(found, one.name) for one in fields(kind) if one.name not in without}
+
+
+def sources_of(found: Iterable[_core.SourceStats]) -> dict[str, SourceStats]:
+    """What the core tells of sources, by name."""
+    return {one.name: SourceStats(**_taken(SourceStats, one)) for one in found}
+
+
+def stats_of(
+    found: _core.DecodeStats, guessed: _core.SpeculationStats | None, *, kernels: str, threads: int, seed: int | None
+) -> Stats:
+    """What the core tells of a generation, with what only the caller knows."""
+    return Stats(
+        **_taken(Stats, found, "gate", "sources", "kernels", "threads", "seed"),
+        gate=GateStats("off") if guessed is None else GateStats(**_taken(GateStats, guessed.gate)),
+        sources={} if guessed is None else sources_of(guessed.sources),
+        kernels=kernels,
+        threads=threads,
+        seed=seed,
+    )
 
 
 def total(several: Iterable[Stats]) -> Stats:
@@ -150,9 +193,9 @@ def total(several: Iterable[Stats]) -> Stats:
     sources: dict[str, SourceStats] = {}
     for stats in every:
         for name, new in stats.sources.items():
-            old = sources.get(name, SourceStats(0, 0, 0, muted=False, reason=None))
+            old = sources.get(name, SourceStats(0, 0, 0))
             counts = (old.drafts + new.drafts, old.drafted + new.drafted, old.accepted + new.accepted)
-            sources[name] = SourceStats(*counts, muted=new.muted, reason=new.reason)
+            sources[name] = SourceStats(*counts, reason=new.reason)
     return replace(
         every[-1],
         **sums,

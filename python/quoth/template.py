@@ -17,20 +17,24 @@ Cost: jinja2's import 20 ms, compiling 5 to 30 ms a template, rendering well und
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from functools import cache, cached_property
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Final
 
+from quoth._arguments import as_mapping
 from quoth.errors import TokenizerError
 
 if TYPE_CHECKING:
     import jinja2
     from jinja2.parser import Parser
 
-__all__ = ["ChatTemplate", "TemplateError", "escaped"]
+__all__ = ["ChatTemplate", "TemplateError", "escaped", "open_ended"]
+
+_log = logging.getLogger("quoth")
 
 _DEPTH: Final = 64
 _REASONING: Final = ("reasoning_content", "thinking", "reasoning")
@@ -61,6 +65,7 @@ class ChatTemplate:
             raise TemplateError(f"expected text as a template, found {type(source).__name__}")
         self.source: Final = source
         self.special_tokens: Final = dict(special_tokens)
+        self._ignored: set[str] = set()
 
     def render(
         self,
@@ -74,8 +79,8 @@ class ChatTemplate:
         """Write a conversation out.
 
         Args:
-            messages: Oldest first, at least one; each with a `role` and with `content` (text or a list of parts),
-                `tool_calls` or reasoning. Entries that are None count as absent.
+            messages: Oldest first, at least one; each with a `role` and, but for an assistant's, with `content` (text
+                or a list of parts), `tool_calls` or reasoning. Entries that are None count as absent.
             add_generation_prompt: Ask the template to end with the mark that opens the model's turn.
             tools: JSON schemas of functions.
             documents: Documents, each a mapping.
@@ -96,6 +101,10 @@ class ChatTemplate:
             "add_generation_prompt": bool(add_generation_prompt),
         }
         compiled = self._compiled
+        for name in ("tools", "documents"):
+            if variables[name] and name not in self._reads and name not in self._ignored:
+                self._ignored.add(name)
+                _log.warning("%s= has no effect: the chat template never reads it, so the model does not see it", name)
         from quoth._sandbox import budget  # noqa: PLC0415 - see J4
 
         try:
@@ -114,6 +123,49 @@ class ChatTemplate:
                 return _environment().from_string(self.source)
         except Exception as error:
             raise _failure(error) from error
+
+    @cached_property
+    def _reads(self) -> set[str]:
+        """Names of the variables that the template reads."""
+        from jinja2 import meta  # noqa: PLC0415 - see J4
+
+        return meta.find_undeclared_variables(_environment().parse(self.source))
+
+
+def open_ended(messages: Sequence[Mapping[str, Any]], field: str) -> tuple[list[dict[str, Any]], Callable[[str], str]]:
+    """Leave the last message of a conversation without an end, so that the model goes on with it.
+
+    Args:
+        messages: The conversation.
+        field: What is gone on with, such as `content`; of a list of parts the last text.
+
+    Returns:
+        The conversation with a mark behind that text, and a function that cuts at the mark what was rendered.
+
+    Raises:
+        TemplateError: The last message has no such text. The function raises it where the text does not come out.
+    """
+    made = _conversation(messages)
+    where, last = f"messages[{len(made) - 1}]", made[-1]
+    mark = "continued"
+    while mark in str(made):
+        mark += "d"
+    value = last.get(field)
+    parts = [part for part in value if isinstance(part, dict) and "text" in part] if isinstance(value, list) else []
+    text = parts[-1]["text"] if parts else value
+    if not isinstance(text, str):
+        raise TemplateError(f"expected text in {where}[{field!r}] to continue, found {type(value).__name__}")
+    for holder, name in [(parts[-1], "text")] if parts else [(last, n) for n in (field, *_REASONING)]:
+        if holder.get(name) == text:  # reasoning stands under several names
+            holder[name] = f"{text}{mark} "
+
+    def cut(rendered: str) -> str:
+        before, found, behind = rendered.rpartition(mark)
+        if not found or text.strip() not in before:
+            raise TemplateError(f"the template does not write {where}[{field!r}], so it cannot be continued")
+        return before if behind.startswith(" ") else before.rstrip()  # a template that trims, trims here, too
+
+    return made, cut
 
 
 def escaped(
@@ -171,13 +223,14 @@ def _listed(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
 
 
 def _message(message: Mapping[str, Any], where: str) -> dict[str, Any]:
+    message = as_mapping(message)
     if not isinstance(message, Mapping):
         raise TemplateError(f"expected a mapping with a role in {where}, found {type(message).__name__}")
     entries = {key: value for key, value in _plain(message, where).items() if value is not None}
     role, content = entries.get("role"), entries.get("content")
     if not isinstance(role, str) or not role:
         raise TemplateError(f"expected text in {where}['role'], found {role!r}")
-    if content is None and not ({"tool_calls", *_REASONING} & entries.keys()):
+    if content is None and role != "assistant" and not ({"tool_calls", *_REASONING} & entries.keys()):
         raise TemplateError(f"expected content in {where}, found only {', '.join(sorted(entries))}")
     if content is not None and not isinstance(content, str):
         parts = content if isinstance(content, list) else [content]
@@ -193,7 +246,7 @@ def _mappings(values: Sequence[Mapping[str, Any]], name: str) -> list[Any]:
     if isinstance(values, str | bytes | Mapping) or not isinstance(values, Sequence):
         raise TemplateError(f"expected a list of mappings in {name}, found {type(values).__name__}")
     for at, value in enumerate(values):
-        if not isinstance(value, Mapping):
+        if not isinstance(as_mapping(value), Mapping):
             raise TemplateError(f"expected a mapping in {name}[{at}], found {type(value).__name__}")
     plain: list[Any] = _plain(list(values), name)
     return plain
@@ -207,6 +260,7 @@ def _plain(value: Any, where: str, depth: int = 0) -> Any:
     for kind in (str, int, float):
         if isinstance(value, kind):
             return value if type(value) is kind else kind(value)
+    value = as_mapping(value)
     if isinstance(value, Mapping):
         return {str(key): _plain(entry, f"{where}[{key!r}]", depth + 1) for key, entry in value.items()}
     if isinstance(value, list | tuple):

@@ -26,6 +26,7 @@ from threading import Lock
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, overload
 
+from quoth._arguments import shown
 from quoth.errors import TokenizerError
 from quoth.vocabulary.special import SpecialFinder
 from quoth.vocabulary.splitters import Splitter, splitter
@@ -39,6 +40,14 @@ __all__ = ["TextStream", "Tokenizer"]
 
 _MODELS: Final = ("gemma4", "gpt2", "llama")
 _TEMPLATE: Final = "tokenizer.chat_template"
+_LIST: Final = "nothing: the ids of one conversation are given as a list"
+_TRANSFORMERS: Final = {
+    **dict.fromkeys(("padding", "truncation", "max_length", "return_tensors", "return_dict"), _LIST),
+    "return_assistant_tokens_mask": "nothing: the ids alone are given",
+    "tokenizer_kwargs": "the arguments of `encode` to be given to it",
+    "sanitize_control_tokens": "`escape_content=True` in its place",
+}
+"""Arguments that transformers knows and this package does not take, and what is expected in their place."""
 
 
 class _Encoder(Protocol):
@@ -192,6 +201,8 @@ class Tokenizer:
         Raises:
             TokenizerError: The id is outside the vocabulary.
         """
+        if id is True or id is False:
+            self._check(id)
         if self._token_bytes is None:
             return self._table.bytes_of(id)
         self._check(id)
@@ -367,7 +378,7 @@ class Tokenizer:
 
         def shown(id: int) -> bytes:
             try:
-                return b"" if id in hidden else self.token_bytes(id)
+                return b"" if id in hidden and id is not True and id is not False else self.token_bytes(id)
             except TypeError:  # what cannot be looked up
                 self._check(id)
                 raise
@@ -432,9 +443,11 @@ class Tokenizer:
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
         tokenize: Literal[True] = True,
         *,
+        continue_final_message: bool | str = False,
+        add_special_tokens: bool = True,
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
@@ -446,9 +459,11 @@ class Tokenizer:
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
         *,
         tokenize: Literal[False],
+        continue_final_message: bool | str = False,
+        add_special_tokens: bool = True,
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
@@ -459,9 +474,11 @@ class Tokenizer:
     def apply_chat_template(
         self,
         messages: Sequence[Mapping[str, Any]],
-        add_generation_prompt: bool = True,
+        add_generation_prompt: bool | None = None,
         tokenize: bool = True,
         *,
+        continue_final_message: bool | str = False,
+        add_special_tokens: bool = True,
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
         documents: Sequence[Mapping[str, Any]] | None = None,
@@ -471,15 +488,22 @@ class Tokenizer:
         """Write a conversation as the model expects it.
 
         Args:
-            messages: The conversation, oldest first; each a mapping with `role` and, mostly, `content`. At least one.
-            add_generation_prompt: End with the mark that opens the model's turn, if the template knows one.
-            tokenize: Give token ids, the template's marks parsed and nothing added; otherwise text.
+            messages: The conversation, oldest first; each a mapping, a dataclass or a pydantic model with `role` and,
+                mostly, `content`: text, or a list of parts for templates that take them. At least one.
+            add_generation_prompt: End with the mark that opens the model's turn, if the template knows one. None: yes,
+                unless the last message is continued.
+            tokenize: Give token ids, the template's marks parsed; otherwise text.
+            continue_final_message: End inside the last message, so that the model goes on with it: True for its
+                `content`, or the name of another entry.
+            add_special_tokens: Begin token ids with the beginning-of-text token where the file asks for it and the
+                template has not written it.
             chat_template: Name of one of the file's templates, or a template's source.
             tools: JSON schemas of functions that the model may call.
             documents: Documents for templates that take them.
             escape_content: Keep control tokens that messages, tools or documents spell out as plain text, so that
                 they cannot end a turn or forge one. Needs `tokenize`.
-            **kwargs: Passed to the template, such as `enable_thinking`.
+            **kwargs: Passed to the template, such as `enable_thinking`. Arguments of transformers that ask for another
+                form than a list of ids are refused by name.
 
         Returns:
             Token ids, or text with `tokenize=False`.
@@ -488,17 +512,38 @@ class Tokenizer:
             TokenizerError: There is no template, a message is malformed, or the template fails; the message names
                 the template's line.
         """
+        for name, instead in _TRANSFORMERS.items():
+            if (value := kwargs.pop(name, None)) is not None and value is not False:
+                raise TokenizerError(f"{name} is {shown(value)}, expected {instead}")
         template = self.chat_template(chat_template, tools=tools is not None)
-        if not escape_content:
-            text = template.render(messages, add_generation_prompt, tools=tools, documents=documents, **kwargs)
-            return self.encode(text, special=True) if tokenize else text
-        if not tokenize:
+        if add_generation_prompt is None:
+            add_generation_prompt = not continue_final_message
+        elif add_generation_prompt and continue_final_message:
+            raise TokenizerError("add_generation_prompt and continue_final_message exclude each other, found both")
+        if escape_content and not tokenize:
             raise TokenizerError("escape_content=True needs tokenize=True: text cannot show which marks are escaped")
-        from quoth.template import escaped  # noqa: PLC0415 - only when needed
+        mark, cut = None, None
+        if escape_content:
+            from quoth.template import escaped  # noqa: PLC0415 - only when needed
 
-        mark, messages, tools, documents = escaped(self._control_texts, messages, tools, documents)
+            mark, messages, tools, documents = escaped(self._control_texts, messages, tools, documents)
+        if continue_final_message:
+            from quoth.template import open_ended  # noqa: PLC0415 - only when needed
+
+            field = continue_final_message if isinstance(continue_final_message, str) else "content"
+            messages, cut = open_ended(messages, field)
         text = template.render(messages, add_generation_prompt, tools=tools, documents=documents, **kwargs)
-        return self._encode_marked(text, mark)
+        text = text if cut is None else cut(text)
+        if not tokenize:
+            return text
+        ids = self.encode(text, special=True) if mark is None else self._encode_marked(text, mark)
+        return self._begun(ids) if add_special_tokens else ids
+
+    def _begun(self, ids: list[int]) -> list[int]:
+        """Chat text with the beginning-of-text token that the file asks for: one, whether or not the template wrote
+        it."""
+        wanted = self.add_bos and self.bos_id is not None and ids[:1] != [self.bos_id]
+        return [self.bos_id, *ids] if wanted else ids  # type: ignore[list-item]
 
     @cached_property
     def _control_texts(self) -> tuple[str, ...]:

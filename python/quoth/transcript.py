@@ -5,7 +5,8 @@ In: entries (messages, some with the ids that they really are), a chat template.
 
 M1  An answer stands in every later prompt as the ids that were generated, never as its text encoded anew; so does a
     message that was given as ids. What the template writes between them, and all other messages, is encoded.
-M2  The prompt's text is what the template renders. Where it alters an answer (drops reasoning, say), the ids that spell
+M2  The prompt's text is what the template renders, behind the beginning-of-text token where the file asks for one and
+    the template wrote none. Where it alters an answer (drops reasoning, say), the ids that spell
     what is left are kept if they end the answer, else what is left is encoded; white space that it trims at an answer's
     ends is kept.
 M3  Where a template writes the part before an answer as it was when the answer was generated, but for white space at
@@ -27,7 +28,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quoth.decoder import Result
+    from quoth.results import Result
     from quoth.tokenizer import Tokenizer
 
 __all__ = ["Entry", "Lead", "Prompt", "Transcript", "groups"]
@@ -183,7 +184,7 @@ class Transcript:
                 tokens += own
             at = end
         rest = tuple(self._encode(text[at:], rendered.mark, continues=at > 0))
-        return Prompt([*tokens, *rest], Lead(text[at:], rest, at > 0))
+        return Prompt(self._tokenizer._begun([*tokens, *rest]), Lead(text[at:], rest, at > 0))
 
     def _encode(self, text: str, mark: str, *, continues: bool) -> list[int]:
         return self._tokenizer._encode_marked(text, mark, continues=continues)

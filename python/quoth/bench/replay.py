@@ -17,7 +17,7 @@ from typing import Any
 from quoth import _core
 from quoth.bench.traces import Trace
 from quoth.errors import OptionsError
-from quoth.options import Speculation, _CoreSpeculation
+from quoth.options import CoreSpeculation, Speculation
 
 __all__ = ["SOURCES", "Replayed", "Tally", "replay_trace", "replay_traces"]
 
@@ -179,7 +179,7 @@ def replay_trace(
     off = set(without)
     if unknown := off - set(SOURCES):
         raise OptionsError(f"there is no source {sorted(unknown)[0]!r}, expected some of {', '.join(SOURCES)}")
-    options = _CoreSpeculation(speculation or Speculation(), None if costs is None else (costs, "given by the caller"))
+    options = CoreSpeculation(speculation or Speculation(), None if costs is None else (costs, "given by the caller"))
     if "recycling" in off:
         options.recycling = False
     empty = trace.turns[0].prompt[:0] if trace.turns else ()
@@ -194,9 +194,9 @@ def replay_trace(
         turns, trace.stops, n_vocab, options, plain_ns, draft_ns, None, references, "conversation" not in off
     )
     merged: dict[str, tuple[int, int, int]] = {}
-    for name, drafts, drafted, accepted, *_ in sources:
-        old = merged.get(_family(name), (0, 0, 0))
-        merged[_family(name)] = (old[0] + drafts, old[1] + drafted, old[2] + accepted)
+    for one in sources:
+        old = merged.get(_family(one.name), (0, 0, 0))
+        merged[_family(one.name)] = (old[0] + one.drafts, old[1] + one.drafted, old[2] + one.accepted)
     by_match: dict[str, list[tuple[int, int, int]]] = {}
     for name, rates in report["rates"]:
         old_rates = by_match.get(_family(name), [(start, 0, 0) for start, _, _ in rates])

@@ -138,7 +138,7 @@ def _recorded(model: Model, result: WorkloadResult) -> dict[str, Any]:
         "model": model.path.name,
         "n_vocab": model.n_vocab,
         "stops": sorted(model.tokenizer.eog_ids),
-        "measured": round(result.speedup.median, 4),
+        "measured": round(result.speedup.ratio, 4),
         "references": [list(encode(text, errors="ignore")) for text in result.workload.references],
         "turns": turns,
     }

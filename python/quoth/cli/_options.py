@@ -57,7 +57,7 @@ Facts: TypeAlias = Annotated[
 PlotTo: TypeAlias = Annotated[
     Path | None,
     typer.Option(
-        "--plot", metavar="FILE", help="Draw the figures: .svg, .png or .pdf. Needs `pip install quoth[plot]`."
+        "--plot", metavar="FILE", help=r"Draw the figures: .svg, .png or .pdf. Needs `pip install 'quoth\[plot]'`."
     ),
 ]
 
@@ -68,7 +68,7 @@ Context: TypeAlias = Annotated[
     typer.Option(
         "--ctx",
         metavar="N",
-        help="Longest context, in tokens. Default: what the model was made for, at most 4096.",
+        help="Longest context, in tokens. Default: what the model was trained for, at most 4096.",
         rich_help_panel=MACHINE,
     ),
 ]
@@ -170,7 +170,9 @@ RepeatLastN: TypeAlias = Annotated[
 ]
 Seed: TypeAlias = Annotated[
     int | None,
-    typer.Option("--seed", metavar="N", help="Same seed, same text. Default: random.", rich_help_panel=SAMPLING),
+    typer.Option(
+        "--seed", metavar="N", help="Same seed, same text. Default: drawn anew each time.", rich_help_panel=SAMPLING
+    ),
 ]
 LogitBias: TypeAlias = Annotated[
     list[str] | None,

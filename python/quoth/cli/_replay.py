@@ -31,7 +31,7 @@ class Way:
     """As they were given."""
     speculation: Speculation
     sources: tuple[str, ...]
-    """Who drafts."""
+    """The sources that draft."""
 
 
 def as_way(options: Sequence[str], sources: Sequence[str]) -> Way:

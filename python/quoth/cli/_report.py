@@ -12,8 +12,8 @@ from quoth.cli._console import grid, show, table, visible
 from quoth.cli._units import rate, seconds, share
 
 if TYPE_CHECKING:
-    from quoth.decoder import Result, TokenLogprobs
     from quoth.options import Sampling
+    from quoth.results import Result, TokenLogprobs
     from quoth.stats import Stats
     from quoth.tokenizer import Tokenizer
 
@@ -112,9 +112,7 @@ def print_stats(stats: Stats, ended: str, sampling: Sampling | None = None) -> N
         made = table("source", "drafts", "drafted", "accepted", "share", "now", right=(1, 2, 3, 4))
         for name, source in stats.sources.items():
             part = share(source.acceptance) if source.drafted else "-"
-            now = "muted" if source.muted else "asked"
-            if source.reason:
-                now += f": {source.reason}" if source.muted else f" (was not: {source.reason})"
+            now = f"stopped: {source.reason}" if source.reason else "asked"
             cells = (name, str(source.drafts), str(source.drafted), str(source.accepted), part, now)
             made.add_row(*map(visible, cells))
         show(made, stderr=True)

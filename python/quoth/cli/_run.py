@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import re
 import sys
 import traceback
 from collections.abc import Sequence
@@ -24,6 +25,12 @@ __all__ = ["FAILED", "INTERRUPTED", "MISUSED", "debugging", "run", "said"]
 FAILED = 1
 MISUSED = 2
 INTERRUPTED = 130
+
+_OPTIONS = (
+    "n_ctx|threads|kernels|kv_type|pre|max_tokens|stop|logprobs|max_draft|seed|system|temperature|top_k|top_p|min_p|"
+    "repeat_penalty|frequency_penalty|presence_penalty|repeat_last_n|logit_bias"
+)
+"""Arguments of the library that are options here."""
 
 
 def debugging() -> bool:
@@ -85,7 +92,18 @@ def _text(error: BaseException) -> str:
     """What an error says."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"`{os.fsdecode(error.filename)}`: {error.strerror[:1].lower()}{error.strerror[1:]}"
+    if isinstance(error, OptionsError):
+        return _worded(str(error))
     return str(error) or ("out of memory" if isinstance(error, MemoryError) else type(error).__name__)
+
+
+def _worded(text: str) -> str:
+    """A message of the library, which names its argument first, with the option that the user wrote."""
+    return re.sub(
+        rf"^(?:sampling option )?`?({_OPTIONS})`?(?= is | has |: |, token)",
+        lambda found: f"--{found[1].removeprefix('n_').replace('_', '-')}",
+        text,
+    )
 
 
 def _misused(error: Any) -> int:
@@ -96,7 +114,7 @@ def _misused(error: Any) -> int:
         return MISUSED
     if context is not None:
         print(f"{context.get_usage().strip()}\nTry '{context.command_path} --help'.", file=sys.stderr)
-    message = " ".join(error.format_message().split()).rstrip(".")
+    message = " ".join(error.format_message().replace("Value error, ", "").split()).rstrip(".")
     print(f"error: {visible(message[:1].lower() + message[1:])}", file=sys.stderr)
     return int(error.exit_code)
 
@@ -115,7 +133,7 @@ def _log() -> None:
 
     class Lower(logging.Formatter):
         def format(self, record: logging.LogRecord) -> str:
-            return f"{record.levelname.lower()}: {visible(record.getMessage())}"
+            return f"{record.levelname.lower()}: {visible(_worded(record.getMessage()))}"
 
     handler = logging.StreamHandler()
     handler.setFormatter(Lower())

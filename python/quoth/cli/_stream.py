@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 from quoth.cli._console import is_terminal, visible
 
 if TYPE_CHECKING:
-    from quoth.decoder import Chunk
+    from quoth.results import Chunk
     from quoth.tokenizer import Tokenizer
 
 __all__ = ["Attribution", "Writer"]

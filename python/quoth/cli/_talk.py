@@ -12,6 +12,7 @@ C4  A file that this session neither wrote nor read is never written over.
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import os
 import signal
@@ -19,15 +20,16 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from quoth.cli._console import bar, grid, note, show
 from quoth.cli._load import read_text
 from quoth.cli._report import ended, print_stats
 from quoth.cli._stream import Writer
-from quoth.decoder import Chunk
 from quoth.errors import OptionsError
+from quoth.results import Chunk
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -113,15 +115,19 @@ class Talk:
 
     def say(self, text: str) -> None:
         """Say something and show the answer."""
+        self._answer(partial(self.chat.send, text))
+
+    def _answer(self, ask: Callable[..., Answer]) -> None:
+        """Ask, and show the answer."""
         chat = self.chat
         writer = Writer(chat.model.tokenizer, show=self.show_drafts, mark=self.mark_drafts)
         before = chat.trimmed
         watch = _Watch()
-        answer = chat.send(text, trace=writer.marks != "none", progress=watch)
+        answer = ask(trace=writer.marks != "none", progress=watch)
         try:
             self._show(answer, writer, watch)
         except KeyboardInterrupt:
-            note("[stopped]" if answer.result is not None else "[stopped before the answer began: nothing was said]")
+            note("[stopped]" if answer.result is not None else "[stopped before the answer began: nothing has changed]")
             raise
         finally:
             if chat.trimmed > before:
@@ -219,6 +225,43 @@ class Talk:
             raise OptionsError("there is no turn to undo")
         note(f"dropped: {_short(str(dropped[0].get('content') or ''))}")
 
+    def retry(self, argument: str) -> None:
+        """Answer once more."""
+        if self.chat.sampling.temperature <= 0:
+            note("[the temperature is 0: the answer stays the same]")
+        elif self.chat.seed is not None:
+            note(f"[the seed is {self.chat.seed}: the answer stays the same; /seed - draws anew]")
+        self._answer(self.chat.retry)
+
+    def seed(self, argument: str) -> None:
+        """Show or change the seed."""
+        if argument:
+            self.chat.seed = None if argument == "-" else _number("/seed", argument, int)
+        seed = self.chat.seed
+        last = None if self.chat.last is None else self.chat.last.stats.seed
+        drawn = "" if last is None or last == seed else f"; the last answer's was {last}"
+        note(f"seed: {'drawn anew for each answer' if seed is None else seed}{drawn}")
+
+    def set(self, argument: str) -> None:
+        """Show or change options."""
+        name, _, value = argument.partition(" ")
+        if value:
+            kind = _SETTINGS.get(name)
+            if kind is None:
+                raise OptionsError(f"unknown option {name}, expected {', '.join(_SETTINGS)}")
+            number = _number(f"/set {name}", value.strip(), kind)
+            try:
+                if name == "max_tokens":
+                    self.chat.max_tokens = number
+                else:
+                    self.chat.sampling = dataclasses.replace(self.chat.sampling, **{name: number})
+            except OptionsError as error:
+                raise OptionsError(f"/set {name}: {error}") from None
+        elif argument and name not in _SETTINGS:
+            raise OptionsError(f"unknown option {name}, expected {', '.join(_SETTINGS)}")
+        options = {**dataclasses.asdict(self.chat.sampling), "max_tokens": self.chat.max_tokens}
+        note("\n".join(f"{one}: {options[one]}" for one in ([name] if argument else _SETTINGS)))
+
     def reset(self, argument: str) -> None:
         """Begin anew."""
         self.chat.reset()
@@ -268,12 +311,38 @@ COMMANDS: Final = {
     "/stats": _Command("", "What the last answer took, and all together.", Talk.stats),
     "/system": _Command("[TEXT]", "Set the system message; - removes it. Without TEXT: show it.", Talk.system),
     "/undo": _Command("", "Drop the last message and its answer.", Talk.undo),
+    "/retry": _Command("", "Answer the last message once more.", Talk.retry),
+    "/seed": _Command("[N]", "Set the seed; - draws anew for each answer. Without N: show it.", Talk.seed),
+    "/set": _Command("[NAME [VALUE]]", "Set an option, such as temperature. Without VALUE: show it.", Talk.set),
     "/reset": _Command("", "Drop all turns.", Talk.reset),
     "/save": _Command("[FILE]", "Write the conversation to a new file, or again to the last one.", Talk.save),
     "/load": _Command("FILE", "Go on with a saved conversation in place of this one.", Talk.load),
     "/quit": _Command("", "End the session, as Ctrl-D does.", Talk.quit),
 }
 """What can be done beside talking, by name."""
+
+
+_SETTINGS: Final[dict[str, type[int] | type[float]]] = {
+    "temperature": float,
+    "top_k": int,
+    "top_p": float,
+    "min_p": float,
+    "repeat_penalty": float,
+    "frequency_penalty": float,
+    "presence_penalty": float,
+    "repeat_last_n": int,
+    "max_tokens": int,
+}
+"""Options that `/set` knows."""
+
+
+def _number(name: str, text: str, kind: type[int] | type[float]) -> Any:
+    """A number that was typed."""
+    try:
+        return kind(text)
+    except ValueError:
+        what = "a whole number" if kind is int else "a number"
+        raise OptionsError(f"expected {what} behind {name}, found {_short(text)}") from None
 
 
 def _path(argument: str) -> Path:

@@ -44,14 +44,14 @@ def speed(
     from quoth.bench.quiet import watch
     from quoth.bench.record import run_facts
     from quoth.bench.speed import STEPS, measure_speed
-    from quoth.model import _trained_context
+    from quoth.loaded import trained_context
 
     more = facts(fact)
     asked = numbers(prompts, "--prompts", least=1), numbers(depths, "--depths", least=0)
     loaded = load(
         model, ctx=max(*asked[0], max(asked[1]) + STEPS + 2), threads=threads, kernels=kernels, kv_type=kv_type
     )
-    trained = _trained_context(loaded.metadata)
+    trained = trained_context(loaded.metadata) or loaded.n_ctx
     fitting = [n for n in asked[0] if n <= trained], [n for n in asked[1] if n + STEPS < trained]
     with bar("measuring") as update, watch(loaded.threads) as quiet:
         measured = measure_speed(loaded, prompts=fitting[0], depths=fitting[1], rounds=rounds, progress=update)

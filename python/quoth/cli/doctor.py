@@ -88,11 +88,11 @@ def _version(name: str) -> str | None:
 def _kernels(best: str) -> dict[str, Any]:
     """The instruction set that a model gets if nobody says otherwise; None, and why, if it would be refused."""
     from quoth.errors import OptionsError
-    from quoth.model import _kernels
+    from quoth.loaded import kernels_setting
 
     forced = bool(os.environ.get("QUOTH_KERNELS"))
     try:
-        return {"in_use": _kernels(None) or best, "forced": forced, "error": None}
+        return {"in_use": kernels_setting(None) or best, "forced": forced, "error": None}
     except OptionsError as error:
         return {"in_use": None, "forced": forced, "error": str(error)}
 
@@ -100,10 +100,10 @@ def _kernels(best: str) -> dict[str, Any]:
 def _threads(physical: int) -> dict[str, Any]:
     """Threads that a model gets if nobody says otherwise, and what is wrong with what the environment says."""
     from quoth.errors import OptionsError
-    from quoth.model import _threads
+    from quoth.loaded import threads_setting
 
     try:
-        return {"default": _threads(None), "error": None}
+        return {"default": threads_setting(None), "error": None}
     except OptionsError as error:
         return {"default": physical, "error": str(error)}
 

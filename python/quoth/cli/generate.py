@@ -50,9 +50,10 @@ from quoth.cli._units import as_json
 from quoth.errors import OptionsError
 
 if TYPE_CHECKING:
-    from quoth.decoder import Decoder, Result
+    from quoth.decoder import Decoder
     from quoth.model import Model
     from quoth.options import Sampling, Speculation
+    from quoth.results import Result
 
 PROMPT, OUTPUT = "Prompt", "Output"
 
@@ -129,7 +130,7 @@ def generate(
             "--pairs",
             metavar="N",
             min=3,
-            help="With --compare: pairs of runs. Default: 3.",
+            help="With --compare: pairs of runs. Default: 6, the fewest that allow a verdict.",
             rich_help_panel=SPECULATION,
         ),
     ] = None,
@@ -185,7 +186,7 @@ def generate(
     tokens = as_tokens(loaded.tokenizer, text, raw=raw, special=special, system=system, template=template)
     limits = _Limits(tokens, max_tokens, tuple(stop or ()), logprobs)
     if compare:
-        _compare(loaded, sampling, speculation, references, limits, pairs=pairs or 3, json_=json_)
+        _compare(loaded, sampling, speculation, references, limits, pairs=pairs, json_=json_)
         return
     decoder = _decoder(loaded, sampling, None if no_spec else speculation, references)
     if json_:
@@ -254,12 +255,13 @@ def _compare(
     references: Sequence[str],
     limits: _Limits,
     *,
-    pairs: int,
+    pairs: int | None,
     json_: bool,
 ) -> None:
     """Run both ways in turn."""
     import secrets
 
+    from quoth.bench.compare import LEAST_PAIRS
     from quoth.cli._compare import run_comparison
 
     if sampling.temperature > 0 and sampling.seed is None:
@@ -270,7 +272,7 @@ def _compare(
         lambda: _decoder(model, sampling, None, ()),
         lambda: _decoder(model, sampling, speculation, references),
         lambda decoder: decoder.generate(limits.prompt, max_tokens=limits.max_tokens, stop=limits.stop),
-        pairs=pairs,
+        pairs=pairs or LEAST_PAIRS,
         threads=model.threads,
         json_=json_,
     )

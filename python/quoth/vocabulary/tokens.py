@@ -232,7 +232,7 @@ class TokenTable:
             TokenizerError: The id is outside the vocabulary, or no whole number.
         """
         try:
-            if 0 <= index(id) < len(self.texts):
+            if not isinstance(id, bool) and 0 <= index(id) < len(self.texts):
                 return
         except TypeError:
             pass

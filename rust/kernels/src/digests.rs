@@ -218,7 +218,7 @@ fn every_set_of_every_machine_reproduces_the_digests() {
     all.extend(of_set(&KernelSet::reference()).into_iter().take(Format::ALL.len()));
     let listing: String = all.iter().map(|(name, digest)| format!("    ({name:?}, 0x{digest:016x}),\n")).collect();
     assert!(all.iter().map(|(name, digest)| (name.as_str(), *digest)).eq(DIGESTS.iter().copied()), "found:\n{listing}");
-    // Who runs this for a certain CPU reads here that its sets were there.
+    // A run for a certain CPU shows here that the sets of that CPU were there.
     println!("sets: {}", KernelSet::available().iter().map(KernelSet::detail).collect::<Vec<_>>().join(", "));
     for set in KernelSet::available() {
         for (name, digest) in of_set(&set) {

@@ -181,68 +181,67 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub(crate) struct Avx512(__m512);
 
-    // SAFETY: (of each block below too) intrinsics on values need only the instruction set, which the trait demands of callers; loads and stores
-    // also the 16 elements that it demands.
+    // SAFETY: intrinsics on registers need only the instruction set, loads and stores also 16 elements; the trait demands both of callers.
     unsafe impl Lanes for Avx512 {
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_set1_ps(x) })
         }
         #[inline(always)]
         unsafe fn load(at: *const f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: 16 elements at `at`, and the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_loadu_ps(at) })
         }
         #[inline(always)]
         unsafe fn store(self, at: *mut f32) {
-            // SAFETY: see above.
+            // SAFETY: 16 elements at `at`, and the CPU has the set, by the caller.
             unsafe { _mm512_storeu_ps(at, self.0) }
         }
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_add_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_sub_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_mul_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn div(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_div_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn fma(self, b: Self, c: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
         }
         #[inline(always)]
         unsafe fn fms(self, b: Self, c: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_fmsub_ps(self.0, b.0, c.0) })
         }
         #[inline(always)]
         unsafe fn max(self, other: Self) -> Self {
-            // SAFETY: see above. `vmaxps` returns its second operand unless the first is greater.
+            // SAFETY: registers only; the CPU has the set, by the caller. `vmaxps` returns its second operand unless the first is greater.
             Avx512(unsafe { _mm512_max_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn at_most(self, bound: Self) -> Self {
-            // SAFETY: see above. `vminps` returns its second operand unless the first is smaller.
+            // SAFETY: registers only; the CPU has the set, by the caller. `vminps` returns its second operand unless the first is smaller.
             Avx512(unsafe { _mm512_min_ps(bound.0, self.0) })
         }
         #[inline(always)]
         unsafe fn to_half(self) -> [u16; 16] {
             let mut halves = [0; 16];
-            // SAFETY: see above; the array has 32 bytes.
+            // SAFETY: the array has 32 bytes; the CPU has the set, by the caller.
             unsafe {
                 _mm256_storeu_si256(halves.as_mut_ptr().cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0))
             };
@@ -250,7 +249,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn exp(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe {
                 let clamped = _mm512_min_ps(_mm512_set1_ps(order::EXP_MAX), self.0);
                 let n = _mm512_roundscale_ps::<NEAREST>(_mm512_mul_ps(clamped, _mm512_set1_ps(order::LOG2_E)));
@@ -268,12 +267,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn abs(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_abs_ps(self.0) })
         }
         #[inline(always)]
         unsafe fn with_sign_of(self, other: Self) -> Self {
-            // SAFETY: see above. self | (other & sign).
+            // SAFETY: registers only; the CPU has the set, by the caller. self | (other & sign).
             unsafe {
                 let sign = _mm512_set1_epi32(i32::MIN);
                 Avx512(_mm512_castsi512_ps(_mm512_ternarylogic_epi32::<0xf8>(
@@ -285,12 +284,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn fold(self) -> f32 {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { fold_half(_mm256_add_ps(_mm512_castps512_ps256(self.0), upper(self.0))) }
         }
         #[inline(always)]
         unsafe fn greatest(self) -> f32 {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { greatest_half(_mm256_max_ps(_mm512_castps512_ps256(self.0), upper(self.0))) }
         }
     }
@@ -298,14 +297,14 @@ mod x86 {
     /// Lanes 8–15.
     #[inline(always)]
     unsafe fn upper(x: __m512) -> __m256 {
-        // SAFETY: see above. The cast is to what AVX-512 F alone can extract.
+        // SAFETY: registers only; the CPU has the set, by the caller. The cast is to what AVX-512 F alone can extract.
         unsafe { _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(x))) }
     }
 
     /// The lower three steps of [`order::fold`].
     #[inline(always)]
     unsafe fn fold_half(x: __m256) -> f32 {
-        // SAFETY: see above.
+        // SAFETY: registers only; the CPU has the set, by the caller.
         unsafe {
             let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
@@ -316,7 +315,7 @@ mod x86 {
     /// The lower three steps of [`Lanes::greatest`].
     #[inline(always)]
     unsafe fn greatest_half(x: __m256) -> f32 {
-        // SAFETY: see above.
+        // SAFETY: registers only; the CPU has the set, by the caller.
         unsafe {
             let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
@@ -334,7 +333,7 @@ mod x86 {
 
     #[inline(always)]
     unsafe fn exp_half(x: __m256) -> __m256 {
-        // SAFETY: see above.
+        // SAFETY: registers only; the CPU has the set, by the caller.
         unsafe {
             let clamped = _mm256_min_ps(_mm256_set1_ps(order::EXP_MAX), x);
             let n = _mm256_round_ps::<NEAREST>(_mm256_mul_ps(clamped, _mm256_set1_ps(order::LOG2_E)));
@@ -351,21 +350,21 @@ mod x86 {
         }
     }
 
-    // SAFETY: as above.
+    // SAFETY: intrinsics on registers need only the instruction set, loads and stores also 16 elements; the trait demands both of callers.
     unsafe impl Lanes for Avx2 {
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx2(unsafe { [_mm256_set1_ps(x); 2] })
         }
         #[inline(always)]
         unsafe fn load(at: *const f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: 16 elements at `at`, and the CPU has the set, by the caller.
             Avx2(unsafe { [_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8))] })
         }
         #[inline(always)]
         unsafe fn store(self, at: *mut f32) {
-            // SAFETY: see above.
+            // SAFETY: 16 elements at `at`, and the CPU has the set, by the caller.
             unsafe {
                 _mm256_storeu_ps(at, self.0[0]);
                 _mm256_storeu_ps(at.add(8), self.0[1]);
@@ -373,48 +372,48 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_add_ps, self, other) }
         }
         #[inline(always)]
         unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_sub_ps, self, other) }
         }
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_mul_ps, self, other) }
         }
         #[inline(always)]
         unsafe fn div(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_div_ps, self, other) }
         }
         #[inline(always)]
         unsafe fn fma(self, b: Self, c: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_fmadd_ps, self, b, c) }
         }
         #[inline(always)]
         unsafe fn fms(self, b: Self, c: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_fmsub_ps, self, b, c) }
         }
         #[inline(always)]
         unsafe fn max(self, other: Self) -> Self {
-            // SAFETY: see above. `vmaxps` returns its second operand unless the first is greater.
+            // SAFETY: registers only; the CPU has the set, by the caller. `vmaxps` returns its second operand unless the first is greater.
             unsafe { both!(_mm256_max_ps, self, other) }
         }
         #[inline(always)]
         unsafe fn at_most(self, bound: Self) -> Self {
-            // SAFETY: see above. `vminps` returns its second operand unless the first is smaller.
+            // SAFETY: registers only; the CPU has the set, by the caller. `vminps` returns its second operand unless the first is smaller.
             unsafe { both!(_mm256_min_ps, bound, self) }
         }
         #[inline(always)]
         unsafe fn to_half(self) -> [u16; 16] {
             let mut halves = [0; 16];
-            // SAFETY: see above; the array has twice 16 bytes.
+            // SAFETY: the array has twice 16 bytes; the CPU has the set, by the caller.
             unsafe {
                 _mm_storeu_si128(halves.as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0[0]));
                 _mm_storeu_si128(
@@ -426,12 +425,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn exp(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(exp_half, self) }
         }
         #[inline(always)]
         unsafe fn abs(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe {
                 let magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff));
                 Avx2(self.0.map(
@@ -442,7 +441,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn with_sign_of(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe {
                 let sign = Avx2([_mm256_set1_ps(-0.0); 2]);
                 let sign = both!(_mm256_and_ps, other, sign);
@@ -451,12 +450,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn fold(self) -> f32 {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { fold_half(_mm256_add_ps(self.0[0], self.0[1])) }
         }
         #[inline(always)]
         unsafe fn greatest(self) -> f32 {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { greatest_half(_mm256_max_ps(self.0[0], self.0[1])) }
         }
     }

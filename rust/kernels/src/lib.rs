@@ -16,6 +16,8 @@
 //! - **N7 Quantized activations lie in [-127, 127]**, rounded half to even, by one formula ([`act`]).
 //! - **N8 The key/value cache stores what was computed**: writing position `p` touches nothing of any other position.
 //!
+//! [`NUMERICS`] numbers this arithmetic; a change that moves a bit of any result, or a byte of a cached chunk, raises it.
+//!
 //! # The map
 //!
 //! | module | what |
@@ -43,6 +45,9 @@ pub mod order;
 pub mod rope;
 pub mod set;
 pub mod top;
+
+/// The version of the arithmetic: results of two builds with the same number are the same in every bit.
+pub const NUMERICS: u32 = 1;
 
 pub use format::Format;
 pub use set::KernelSet;

@@ -215,7 +215,7 @@ impl KernelSet {
     /// If the sizes or the kind of the activations do not fit.
     ///
     /// # Safety
-    /// `out` must be valid for all rows of `x` and the columns of these panels, and nobody else may use those columns meanwhile.
+    /// `out` must be valid for all rows of `x` and the columns of these panels, and no other thread may use those columns meanwhile.
     pub unsafe fn multiply(&self, w: &Panels<'_>, first: usize, count: usize, x: &Acts<'_>, out: Out) {
         // SAFETY: passed on.
         unsafe { self.multiply_then(w, (first, count), x, out, &[]) }

@@ -3,16 +3,16 @@
 use std::sync::{Arc, Mutex};
 
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
 use quoth_draft::DraftSource;
 use quoth_engine::Error;
-use quoth_engine::decode::{self, Finish, Request, Speculation, Step};
-use quoth_engine::sample::{SampleError, Sampling, TokenLogprobs};
+use quoth_engine::decode::{self, Request, Speculation};
+use quoth_engine::sample::{SampleError, Sampler, Sampling};
 use quoth_engine::vocab::StopSet;
 
-use crate::draft::{SharedCascade, SourceRow, SpeculationArgs, source_rows};
+use crate::draft::{SharedCascade, SpeculationArgs};
 use crate::errors::{busy, guarded, no_signal, options, to_py};
 use crate::model::Model;
+use crate::results::{DecodeStats, SpeculationStats, Step};
 use crate::session::kv_kind;
 use crate::source::{Interrupt, PySource};
 use crate::{callback, convert};
@@ -50,10 +50,15 @@ impl SamplingArgs {
     }
 }
 
-/// Checks options without a model.
+/// Checks options: alone, or for a vocabulary of `n_vocab` tokens.
 #[pyfunction]
-pub(crate) fn check_sampling(py: Python<'_>, args: SamplingArgs) -> PyResult<()> {
-    args.with_seed(0).check().map_err(|e: SampleError| to_py(py, e.into()))
+pub(crate) fn check_sampling(py: Python<'_>, args: SamplingArgs, n_vocab: Option<usize>) -> PyResult<()> {
+    let sampling = args.with_seed(0);
+    let checked = match n_vocab {
+        None => sampling.check(),
+        Some(n_vocab) => Sampler::new(sampling, n_vocab).map(drop),
+    };
+    checked.map_err(|e: SampleError| to_py(py, e.into()))
 }
 
 /// The fields of a request.
@@ -65,32 +70,23 @@ pub(crate) struct RequestArgs {
     stop_texts: Vec<Vec<u8>>,
     logprobs: Option<usize>,
     trace: bool,
+    sampling: SamplingArgs,
+    seed: u64,
 }
 
-type Logprobs = Vec<(f32, Vec<(u32, f32)>)>;
-
-/// What a step handed out: tokens, text, log-probabilities, drafted, accepted, source, finish.
-pub(crate) type StepRow = (Vec<u32>, String, Logprobs, usize, usize, Option<String>, Option<FinishRow>);
-
-/// Reason, stop id, index of the stop text.
-pub(crate) type FinishRow = (&'static str, Option<u32>, Option<usize>);
-
-fn finish_row(finish: Finish) -> FinishRow {
-    match finish {
-        Finish::StopId(id) => ("stop", Some(id), None),
-        Finish::StopText(index) => ("stop", None, Some(index)),
-        Finish::Length => ("length", None, None),
-        Finish::Context => ("context", None, None),
+impl RequestArgs {
+    /// The engine's request.
+    pub(crate) fn request(self) -> Result<Request, Error> {
+        Ok(Request {
+            sampling: self.sampling.with_seed(self.seed),
+            max_tokens: self.max_tokens,
+            stop_ids: self.stop_ids,
+            stop_at_eog: self.stop_at_eog,
+            stops: Arc::new(StopSet::new(&self.stop_texts)?),
+            logprobs: self.logprobs,
+            trace: self.trace,
+        })
     }
-}
-
-fn logprob_rows(logprobs: Vec<TokenLogprobs>) -> Logprobs {
-    logprobs.into_iter().map(|l| (l.chosen, l.top)).collect()
-}
-
-fn step_row(step: Step) -> StepRow {
-    let logprobs = logprob_rows(step.logprobs);
-    (step.tokens, step.text, logprobs, step.drafted, step.accepted, step.source, step.finish.map(finish_row))
 }
 
 #[pyclass(module = "quoth._core", frozen)]
@@ -100,8 +96,8 @@ pub(crate) struct Decoder {
     interrupt: Interrupt,
 }
 
-/// What a decoder guesses with: options, and perhaps a source of the user's.
-fn speculation(
+/// What a decoder drafts with: options, and perhaps a source of the user's.
+pub(crate) fn speculation(
     py: Python<'_>,
     args: Option<SpeculationArgs>,
     source: Option<&Bound<'_, PyAny>>,
@@ -109,27 +105,25 @@ fn speculation(
     interrupt: &Interrupt,
 ) -> PyResult<(Option<Speculation>, Option<SharedCascade>)> {
     let Some(args) = args else { return Ok((None, None)) };
-    let gate = args.gate(py)?;
+    let (gate, costs) = (args.gate(py)?, args.costs(py)?);
     let (source, cascade): (Box<dyn DraftSource>, _) = match source {
         Some(object) => (Box::new(PySource::new(object, interrupt.clone())?), None),
         None => {
             let cascade = SharedCascade::new(args.cascade(py, n_vocab)?);
-            (Box::new(cascade.clone()), Some(cascade))
+            (Box::new(cascade.0.clone()), Some(cascade))
         }
     };
-    Ok((Some(Speculation { source, gate, max_draft: args.max_draft }), cascade))
+    Ok((Some(Speculation { source, gate, costs, max_draft: args.max_draft }), cascade))
 }
 
 #[pymethods]
 impl Decoder {
     #[new]
-    #[pyo3(signature = (model, kv_type, sampling, seed, speculation_args, source))]
+    #[pyo3(signature = (model, kv_type, speculation_args, source))]
     fn new(
         py: Python<'_>,
         model: &Model,
         kv_type: &str,
-        sampling: SamplingArgs,
-        seed: u64,
         speculation_args: Option<SpeculationArgs>,
         source: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
@@ -138,9 +132,8 @@ impl Decoder {
         let n_vocab = model.model.config().n_vocab;
         let (speculation, cascade) = speculation(py, speculation_args, source, n_vocab, &interrupt)?;
         let vocab = model.vocab(py)?;
-        let decoder = guarded(py, &Mutex::new(None), || {
-            decode::Decoder::new(model.alive()?, vocab, kind, sampling.with_seed(seed), speculation)
-        })?;
+        let decoder =
+            guarded(py, &Mutex::new(None), || decode::Decoder::new(model.alive()?, vocab, kind, speculation))?;
         Ok(Decoder { decoder: Mutex::new(decoder), cascade, interrupt })
     }
 
@@ -151,22 +144,14 @@ impl Decoder {
         prompt: &Bound<'_, PyAny>,
         request: RequestArgs,
         progress: Option<Py<PyAny>>,
-    ) -> PyResult<StepRow> {
+    ) -> PyResult<Step> {
         let prompt = convert::tokens(prompt)?;
         let mut decoder = self.lock(py)?;
         self.interrupted()?;
         let raised = Mutex::new(None);
         let decoder = &mut *decoder;
         let step = guarded(py, &raised, || {
-            let stops = StopSet::new(&request.stop_texts)?;
-            let request = Request {
-                max_tokens: request.max_tokens,
-                stop_ids: request.stop_ids,
-                stop_at_eog: request.stop_at_eog,
-                stops: Arc::new(stops),
-                logprobs: request.logprobs,
-                trace: request.trace,
-            };
+            let request = request.request()?;
             if !decoder.model().is_alive() {
                 return Err(Error::Forked);
             }
@@ -186,11 +171,11 @@ impl Decoder {
             decoder.begin(&prompt, request, &mut report)
         })?;
         self.interrupted()?;
-        Ok(step_row(step))
+        Ok(step.into())
     }
 
     /// The next step of the request.
-    fn step(&self, py: Python<'_>) -> PyResult<StepRow> {
+    fn step(&self, py: Python<'_>) -> PyResult<Step> {
         let mut decoder = self.lock(py)?;
         self.interrupted()?;
         let decoder = &mut *decoder;
@@ -199,16 +184,16 @@ impl Decoder {
         if step.tokens.is_empty() || step.finish.is_some() {
             self.interrupted()?;
         }
-        Ok(step_row(step))
+        Ok(step.into())
     }
 
     /// All remaining steps of the request, in one call.
-    fn run(&self, py: Python<'_>) -> PyResult<StepRow> {
+    fn run(&self, py: Python<'_>) -> PyResult<Step> {
         let mut decoder = self.lock(py)?;
         let raised = Mutex::new(None);
         let decoder = &mut *decoder;
         let whole = guarded(py, &raised, || {
-            let mut whole = Step::default();
+            let mut whole = decode::Step::default();
             while whole.finish.is_none() {
                 if self.interrupt.lock().is_ok_and(|i| i.is_some()) || !no_signal(&raised) {
                     return Err(Error::Cancelled);
@@ -224,56 +209,17 @@ impl Decoder {
             Ok(whole)
         });
         self.interrupted()?;
-        Ok(step_row(whole?))
+        Ok(whole?.into())
     }
 
     /// Counts and times of the request.
-    fn stats<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let decoder = self.lock(py)?;
-        let s = decoder.stats();
-        let dict = PyDict::new(py);
-        for (name, value) in [
-            ("prefill_tokens", s.prefill_tokens),
-            ("prefill_ns", s.prefill_ns),
-            ("cached_tokens", s.cached_tokens),
-            ("steps", s.steps),
-            ("verify_steps", s.verify_steps),
-            ("plain_steps", s.plain_steps),
-            ("committed", s.committed),
-            ("draws", s.draws),
-            ("drafted", s.drafted),
-            ("accepted", s.accepted),
-            ("bonus", s.bonus),
-            ("decode_ns", s.decode_ns),
-            ("draft_ns", s.draft_ns),
-            ("verify_ns", s.verify_ns),
-            ("sample_ns", s.sample_ns),
-            ("longest_draft", s.longest_draft),
-        ] {
-            dict.set_item(name, value)?;
-        }
-        dict.set_item("tokens_per_step", s.tokens_per_step())?;
-        dict.set_item("acceptance", s.acceptance())?;
-        Ok(dict)
+    fn stats(&self, py: Python<'_>) -> PyResult<DecodeStats> {
+        Ok(self.lock(py)?.stats().into())
     }
 
     /// The gate's figures and each source's, or None without speculation.
-    fn speculation_stats<'py>(&self, py: Python<'py>) -> PyResult<Option<(Bound<'py, PyDict>, Vec<SourceRow>)>> {
-        let decoder = self.lock(py)?;
-        let Some(s) = decoder.speculation_stats() else { return Ok(None) };
-        let gate = PyDict::new(py);
-        gate.set_item("state", if s.disabled.is_some() { "disabled".to_owned() } else { s.gate.state.to_string() })?;
-        gate.set_item("estimated_speedup", s.gate.estimated_speedup)?;
-        gate.set_item("trips", s.gate.trips)?;
-        gate.set_item("probes", s.gate.probes)?;
-        gate.set_item("reopened", s.gate.reopened)?;
-        gate.set_item("closed_steps", s.gate.closed_steps)?;
-        gate.set_item("probe_in", s.gate.probe_in)?;
-        gate.set_item("scale", s.gate.scale)?;
-        gate.set_item("plain_ns", s.gate.plain_ns)?;
-        gate.set_item("costs", s.cost_provenance)?;
-        gate.set_item("reason", s.disabled.or(s.gate.reason.map(|r| r.to_string())))?;
-        Ok(Some((gate, source_rows(s.sources))))
+    fn speculation_stats(&self, py: Python<'_>) -> PyResult<Option<SpeculationStats>> {
+        Ok(self.lock(py)?.speculation_stats().map(SpeculationStats::from))
     }
 
     fn history(&self, py: Python<'_>) -> PyResult<Vec<u32>> {
@@ -308,12 +254,6 @@ impl Decoder {
         guarded(py, &Mutex::new(None), || decoder.rewind(n))
     }
 
-    fn set_sampling(&self, py: Python<'_>, sampling: SamplingArgs, seed: u64) -> PyResult<()> {
-        let mut decoder = self.lock(py)?;
-        let decoder = &mut *decoder;
-        guarded(py, &Mutex::new(None), || decoder.set_sampling(sampling.with_seed(seed)))
-    }
-
     /// An independent decoder at the same point; references of the cascade come along.
     fn fork(
         &self,
@@ -336,12 +276,6 @@ impl Decoder {
         Ok(Decoder { decoder: Mutex::new(fork), cascade, interrupt })
     }
 
-    /// Whether references can be added: a cascade drafts.
-    #[getter]
-    fn has_cascade(&self) -> bool {
-        self.cascade.is_some()
-    }
-
     /// Handles of the references, first added first.
     fn references(&self, py: Python<'_>) -> PyResult<Vec<u64>> {
         drop(self.lock(py)?);
@@ -351,7 +285,8 @@ impl Decoder {
     fn add_reference(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<u64> {
         let tokens = convert::tokens(tokens)?;
         let Some(cascade) = &self.cascade else {
-            return Err(options(py, "no cascade drafts here, so a reference has no use"));
+            let message = "the draft source is the caller's own, expected the built-in ones to take a reference";
+            return Err(options(py, message));
         };
         // A step holds both; waiting for it while attached would block the interpreter.
         drop(self.lock(py)?);

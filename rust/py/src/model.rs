@@ -9,9 +9,9 @@ use quoth_engine::vocab::Vocab;
 use quoth_engine::{Error, pool};
 use quoth_kernels::KernelSet;
 
-use crate::callback;
 use crate::errors::{guarded, options};
 use crate::gguf::GgufFile;
+use crate::{callback, convert};
 
 #[pyclass(module = "quoth._core", frozen)]
 pub(crate) struct Model {
@@ -96,6 +96,11 @@ impl Model {
         dict.set_item("n_expert", experts.map_or(0, |e| e.count))?;
         dict.set_item("n_expert_used", experts.map_or(0, |e| e.used))?;
         Ok(dict)
+    }
+
+    /// Token ids of the vocabulary, checked.
+    fn token_ids(&self, tokens: &Bound<'_, PyAny>) -> PyResult<Vec<u32>> {
+        convert::tokens_to(tokens, self.model.config().n_vocab as u32 - 1)
     }
 
     #[getter]

@@ -3,7 +3,7 @@
 //! In: metadata, the family's description ([`super::family`]). Out: a [`Config`], to weights, cache and forward.
 //!
 //! - **C1** Every number is checked against [`crate::limits`] before anything is sized by it.
-//! - **C2** A key that nobody asks for is an error, unless it has no effect ([`super::keys`]).
+//! - **C2** A key that no part of the engine asks for is an error, unless it has no effect ([`super::keys`]).
 
 use crate::error::{Error, Result};
 use crate::gguf::GgufFile;

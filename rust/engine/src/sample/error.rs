@@ -3,7 +3,7 @@
 //! Options are refused when a sampler is built; rows are refused when they are sampled, with the position they belong to.
 //!
 //! 1. A refused row leaves the caller's buffer as it was.
-//! 2. Numbers stay numbers; the text is made when someone prints it.
+//! 2. Numbers stay numbers; the text is made when the error is printed.
 
 use crate::error::ErrorKind;
 
@@ -44,6 +44,12 @@ pub enum SampleError {
         name: &'static str,
         /// The token that was given.
         token: u32,
+        /// Size of the vocabulary.
+        n_vocab: usize,
+    },
+    /// Every token is banned.
+    #[error("sampling option `banned`: expected at least one of {n_vocab} tokens to be left, found none")]
+    AllBanned {
         /// Size of the vocabulary.
         n_vocab: usize,
     },
@@ -89,10 +95,12 @@ impl SampleError {
     /// The class of this error: a NaN comes from the model; a row with nothing left, from masks and bans.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Option { .. } | Self::Bias { .. } | Self::BiasTwice { .. } | Self::OptionToken { .. } => {
-                ErrorKind::Options
-            }
-            Self::AllMasked { .. } => ErrorKind::Options,
+            Self::Option { .. }
+            | Self::Bias { .. }
+            | Self::BiasTwice { .. }
+            | Self::OptionToken { .. }
+            | Self::AllBanned { .. }
+            | Self::AllMasked { .. } => ErrorKind::Options,
             Self::NotANumber { .. } => ErrorKind::ModelFile,
             Self::Token { .. } | Self::RowLength { .. } => ErrorKind::Internal,
         }

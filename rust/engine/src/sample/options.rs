@@ -122,6 +122,9 @@ impl Sampling {
         self.logit_bias.retain(|(_, bias)| *bias != f32::NEG_INFINITY);
         self.banned.sort_unstable();
         self.banned.dedup();
+        if self.banned.len() == n_vocab {
+            return Err(SampleError::AllBanned { n_vocab });
+        }
         Ok(self)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quoth_draft::{Cascade, CascadeOptions, CostTable, Gate};
+use quoth_draft::{Cascade, CascadeOptions, CostTable, Gate, GateOptions};
 use quoth_engine::Error;
 use quoth_engine::decode::{Decoder, Request, Speculation};
 use quoth_engine::gguf::{GgufError, GgufFile};
@@ -150,12 +150,14 @@ fn run(model: &Arc<Model>, vocab: Option<Arc<Vocab>>, outcome: &mut Outcome) {
     let decoded = |guess: bool| -> Result<Vec<u32>, Error> {
         let costs = CostTable::default();
         let speculation = guess.then(|| Speculation {
-            source: Box::new(Cascade::new(n_vocab, CascadeOptions::for_costs(&costs)).unwrap()),
-            gate: Gate::new(costs, Default::default()).unwrap(),
+            source: Box::new(Cascade::new(n_vocab, CascadeOptions::default()).unwrap()),
+            gate: Gate::new(GateOptions::default()).unwrap(),
+            costs: costs.into(),
             max_draft: 8,
         });
-        let mut decoder = Decoder::new(model.clone(), vocab.clone(), KvKind::F16, Sampling::default(), speculation)?;
+        let mut decoder = Decoder::new(model.clone(), vocab.clone(), KvKind::F16, speculation)?;
         let request = Request {
+            sampling: Sampling::default(),
             max_tokens: 6,
             stop_ids: Vec::new(),
             stop_at_eog: true,

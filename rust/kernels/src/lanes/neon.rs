@@ -22,21 +22,21 @@ unsafe fn fma_quarter(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32
 /// A negated addend is exact, so this rounds once, as `mul_add(b, -c)` does.
 #[inline(always)]
 unsafe fn fms_quarter(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: no memory is touched; NEON by the caller.
     unsafe { vfmaq_f32(vnegq_f32(c), a, b) }
 }
 
 /// Comparison and choice: `fmax` would let a NaN through and order the zeros.
 #[inline(always)]
 unsafe fn max_quarter(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: no memory is touched; NEON by the caller.
     unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) }
 }
 
 /// `a < b ? a : b`.
 #[inline(always)]
 unsafe fn least_quarter(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: no memory is touched; NEON by the caller.
     unsafe { vbslq_f32(vcltq_f32(a, b), a, b) }
 }
 
@@ -44,7 +44,7 @@ unsafe fn least_quarter(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 #[inline(always)]
 unsafe fn half_quarter(x: float32x4_t) -> uint16x4_t {
     let half: uint16x4_t;
-    // SAFETY: `fcvtn` touches nothing but the named registers and the float status, which nobody reads.
+    // SAFETY: `fcvtn` touches nothing but the named registers and the float status, which no code reads.
     unsafe {
         std::arch::asm!(
             "fcvtn {half:v}.4h, {x:v}.4s",
@@ -58,7 +58,7 @@ unsafe fn half_quarter(x: float32x4_t) -> uint16x4_t {
 
 #[inline(always)]
 unsafe fn exp_quarter(x: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: no memory is touched; NEON by the caller.
     unsafe {
         let clamped = least_quarter(vdupq_n_f32(order::EXP_MAX), x);
         let n = vrndnq_f32(vmulq_f32(clamped, vdupq_n_f32(order::LOG2_E)));
@@ -77,95 +77,94 @@ unsafe fn exp_quarter(x: float32x4_t) -> float32x4_t {
 
 #[inline(always)]
 unsafe fn signed_quarter(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: no memory is touched; NEON by the caller.
     unsafe {
         let sign = vandq_u32(vreinterpretq_u32_f32(b), vdupq_n_u32(0x8000_0000));
         vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(a), sign))
     }
 }
 
-// SAFETY: (of each block below too) intrinsics on values need only NEON, which the trait demands of callers; loads and stores also the 16 elements that it
-// demands.
+// SAFETY: intrinsics on registers need only NEON, loads and stores also 16 elements; the trait demands both of callers.
 unsafe impl Lanes for Neon {
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         Neon(unsafe { [vdupq_n_f32(x); 4] })
     }
     #[inline(always)]
     unsafe fn load(at: *const f32) -> Self {
-        // SAFETY: see above.
+        // SAFETY: 16 elements at `at`, and NEON, by the caller.
         Neon(unsafe { [vld1q_f32(at), vld1q_f32(at.add(4)), vld1q_f32(at.add(8)), vld1q_f32(at.add(12))] })
     }
     #[inline(always)]
     unsafe fn store(self, at: *mut f32) {
         for (i, quarter) in self.0.into_iter().enumerate() {
-            // SAFETY: see above.
+            // SAFETY: 16 elements at `at`, and NEON, by the caller.
             unsafe { vst1q_f32(at.add(4 * i), quarter) };
         }
     }
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(vaddq_f32, self, other) }
     }
     #[inline(always)]
     unsafe fn sub(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(vsubq_f32, self, other) }
     }
     #[inline(always)]
     unsafe fn mul(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(vmulq_f32, self, other) }
     }
     #[inline(always)]
     unsafe fn div(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(vdivq_f32, self, other) }
     }
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(fma_quarter, self, b, c) }
     }
     #[inline(always)]
     unsafe fn fms(self, b: Self, c: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(fms_quarter, self, b, c) }
     }
     #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(max_quarter, self, other) }
     }
     #[inline(always)]
     unsafe fn at_most(self, bound: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(least_quarter, bound, self) }
     }
     #[inline(always)]
     unsafe fn to_half(self) -> [u16; 16] {
         let mut halves = [0u16; 16];
         for (i, quarter) in self.0.into_iter().enumerate() {
-            // SAFETY: see above; the array has four times 4 elements.
+            // SAFETY: the array has four times 4 elements; NEON by the caller.
             unsafe { vst1_u16(halves[4 * i..].as_mut_ptr(), half_quarter(quarter)) };
         }
         halves
     }
     #[inline(always)]
     unsafe fn exp(self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(exp_quarter, self) }
     }
     #[inline(always)]
     unsafe fn abs(self) -> Self {
-        // SAFETY: see above. `fabs` clears the sign bit of anything, a NaN included.
+        // SAFETY: no memory is touched; NEON by the caller. `fabs` clears the sign bit of anything, a NaN included.
         unsafe { all!(vabsq_f32, self) }
     }
     #[inline(always)]
     unsafe fn with_sign_of(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(signed_quarter, self, other) }
     }
 }

@@ -310,7 +310,7 @@ unsafe fn numbers<const R: usize>(at: *const u32) -> [float32x4_t; 2] {
 #[inline(always)]
 unsafe fn halves(at: *const u8) -> float32x4_t {
     let wide: float32x4_t;
-    // SAFETY: 8 bytes by the caller; `fcvtl` touches nothing but the named registers and the float status, which nobody reads.
+    // SAFETY: 8 bytes by the caller; `fcvtl` touches nothing but the named registers and the float status, which no code reads.
     unsafe {
         std::arch::asm!(
             "fcvtl {wide:v}.4s, {half:v}.4h",
