@@ -1,12 +1,14 @@
 //! The steps of attention between the products: weights of a chunk, and how chunks are merged.
 
 use super::cache::HALF_MAX;
-use crate::half::f16_to_f32;
+use super::{CHUNK, bytes};
+use crate::act::MAX_TILE;
 use crate::lanes::{Lanes, stamp};
-use crate::order::LANES;
+use crate::order::{LANES, LOG2_E};
 
 stamp!(softmax, softmax_body, (scores: &mut [f32]) -> (f32, f32));
-stamp!(scale, scale_body, (p: &[f32], scales: &[u16], out: &mut [f32]));
+stamp!(widen, widen_body, (halves: &[u8], out: &mut [f32]));
+stamp!(weights, weights_body, (scores: &[f32], scales: &[f32], codes: &mut [u8], factors: &mut [f32]) -> (f32, f32));
 stamp!(halve, halve_body, (x: &[f32], out: &mut [u16]));
 stamp!(combine, combine_body, (before: Sums<'_>, chunk: Sums<'_>) -> Combined);
 stamp!(merge, merge_body, (total: &mut [f32], old: f32, o: &[f32], new: f32));
@@ -16,8 +18,14 @@ stamp!(merge, merge_body, (total: &mut [f32], old: f32, o: &[f32], new: f32));
 pub(crate) struct AttendFns {
     /// Scores to weights in place; returns the greatest score and the sum of the weights. The length must be a multiple of 16.
     pub(crate) softmax: unsafe fn(&mut [f32]) -> (f32, f32),
-    /// `out = p · scale`, scales in half precision.
-    pub(crate) scale: unsafe fn(&[f32], &[u16], &mut [f32]),
+    /// Halves, two bytes each, to floats. The number must be a multiple of 16.
+    pub(crate) widen: unsafe fn(&[u8], &mut [f32]),
+    /// Weights of a query as bytes (A6): `weights(scores, scales, codes, factors)` gives the greatest score and the sum of the weights. `scores` are those of 16, 32,
+    /// 64 or 128 slots. Blocks of columns follow each other in the others: scales after [`CHUNK`] floats, codes after [`bytes::BLOCK`], factors after
+    /// [`MAX_TILE`].
+    pub(crate) weights: unsafe fn(&[f32], &[f32], &mut [u8], &mut [f32]) -> (f32, f32),
+    /// Codes of weights times codes of values (A6).
+    pub(crate) weigh_bytes: unsafe fn(bytes::Tile<'_>),
     /// Numbers to halves, saturating at ±65504; NaN stays.
     pub(crate) halve: unsafe fn(&[f32], &mut [u16]),
     /// Greatest scores and sums of two parts of up to 16 queries, as one (A3).
@@ -44,7 +52,9 @@ pub(crate) struct Combined {
 
 pub(crate) const SCALAR: AttendFns = AttendFns {
     softmax: softmax::scalar,
-    scale: scale::scalar,
+    widen: widen::scalar,
+    weights: weights::scalar,
+    weigh_bytes: bytes::scalar::weigh,
     halve: halve::scalar,
     combine: combine::scalar,
     merge: merge::scalar,
@@ -52,15 +62,21 @@ pub(crate) const SCALAR: AttendFns = AttendFns {
 #[cfg(target_arch = "x86_64")]
 pub(crate) const AVX2: AttendFns = AttendFns {
     softmax: softmax::avx2,
-    scale: scale::avx2,
+    widen: widen::avx2,
+    weights: weights::avx2,
+    weigh_bytes: bytes::avx2::base,
     halve: halve::avx2,
     combine: combine::avx2,
     merge: merge::avx2,
 };
 #[cfg(target_arch = "x86_64")]
+pub(crate) const AVX2_VNNI: AttendFns = AttendFns { weigh_bytes: bytes::avx2::with_vnni, ..AVX2 };
+#[cfg(target_arch = "x86_64")]
 pub(crate) const AVX512: AttendFns = AttendFns {
     softmax: softmax::avx512,
-    scale: scale::avx512,
+    widen: widen::avx512,
+    weights: weights::avx512,
+    weigh_bytes: bytes::avx512::weigh,
     halve: halve::avx512,
     combine: combine::avx512,
     merge: merge::avx512,
@@ -68,11 +84,15 @@ pub(crate) const AVX512: AttendFns = AttendFns {
 #[cfg(target_arch = "aarch64")]
 pub(crate) const NEON: AttendFns = AttendFns {
     softmax: softmax::neon,
-    scale: scale::neon,
+    widen: widen::neon,
+    weights: weights::neon,
+    weigh_bytes: bytes::neon::base,
     halve: halve::neon,
     combine: combine::neon,
     merge: merge::neon,
 };
+#[cfg(target_arch = "aarch64")]
+pub(crate) const NEON_DOTPROD: AttendFns = AttendFns { weigh_bytes: bytes::neon::with_dotprod, ..NEON };
 
 /// # Safety
 /// The CPU must have the set of `L`.
@@ -100,12 +120,111 @@ unsafe fn softmax_body<L: Lanes>(scores: &mut [f32]) -> (f32, f32) {
 /// # Safety
 /// The CPU must have the set of `L`.
 #[inline(always)]
-unsafe fn scale_body<L: Lanes>(p: &[f32], scales: &[u16], out: &mut [f32]) {
-    assert!(p.len() == scales.len() && p.len() == out.len());
-    for ((p, scales), out) in p.chunks_exact(16).zip(scales.chunks_exact(16)).zip(out.chunks_exact_mut(16)) {
-        let wide: [f32; 16] = std::array::from_fn(|i| f16_to_f32(scales[i]));
-        // SAFETY: all three have 16 elements.
-        unsafe { L::load(p.as_ptr()).mul(L::load(wide.as_ptr())).store(out.as_mut_ptr()) };
+unsafe fn widen_body<L: Lanes>(halves: &[u8], out: &mut [f32]) {
+    assert!(halves.len() == 2 * out.len() && out.len().is_multiple_of(16));
+    for (halves, out) in halves.chunks_exact(32).zip(out.chunks_exact_mut(16)) {
+        // SAFETY: 16 halves, which may lie anywhere, and 16 floats.
+        unsafe { L::from_half(halves.as_ptr().cast()).store(out.as_mut_ptr()) };
+    }
+}
+
+/// # Safety
+/// The CPU must have the set of `L`.
+#[inline(always)]
+unsafe fn weights_body<L: Lanes>(scores: &[f32], scales: &[f32], codes: &mut [u8], factors: &mut [f32]) -> (f32, f32) {
+    // SAFETY: passed on.
+    unsafe {
+        match scores.len() {
+            16 => weights_of::<L, 1>(scores, scales, codes, factors),
+            32 => weights_of::<L, 2>(scores, scales, codes, factors),
+            64 => weights_of::<L, 4>(scores, scales, codes, factors),
+            128 => weights_of::<L, 8>(scores, scales, codes, factors),
+            n => unreachable!("no {n} scores"),
+        }
+    }
+}
+
+/// For `N` times 16 slots. Two blocks of columns are done side by side, since each waits for its greatest weight.
+///
+/// # Safety
+/// The CPU must have the set of `L`.
+#[inline(always)]
+unsafe fn weights_of<L: Lanes, const N: usize>(
+    scores: &[f32],
+    scales: &[f32],
+    codes: &mut [u8],
+    factors: &mut [f32],
+) -> (f32, f32) {
+    let blocks = scales.len().div_ceil(CHUNK);
+    assert!(blocks > 0 && scores.len() == 16 * N && scales.len() >= (blocks - 1) * CHUNK + 16 * N);
+    assert!(codes.len() >= (blocks - 1) * bytes::BLOCK + 16 * N && factors.len() > (blocks - 1) * MAX_TILE);
+    // SAFETY: every pointer has the 16 numbers that are read or written there: N times 16 follow each other, in block after block.
+    unsafe {
+        let mut p = [L::splat(0.0); N];
+        let mut most = L::splat(f32::NEG_INFINITY);
+        for (i, p) in p.iter_mut().enumerate() {
+            *p = L::load(scores.as_ptr().add(16 * i));
+            most = p.max(most);
+        }
+        let m = most.greatest();
+        let (shift, unit) = (L::splat(m), L::splat(LOG2_E));
+        let mut sum = L::splat(0.0);
+        for p in &mut p {
+            *p = p.sub(shift).mul(unit).exp2();
+            sum = sum.add(*p);
+        }
+        let mut block = 0;
+        while block + 2 <= blocks {
+            code_blocks::<L, N, 2>(&p, block, scales, codes, factors);
+            block += 2;
+        }
+        if block < blocks {
+            code_blocks::<L, N, 1>(&p, block, scales, codes, factors);
+        }
+        (m, sum.fold())
+    }
+}
+
+/// Codes and factors of blocks `block .. block + B`.
+///
+/// # Safety
+/// The CPU must have the set of `L`; the slices are as long as [`weights_of`] says.
+#[inline(always)]
+unsafe fn code_blocks<L: Lanes, const N: usize, const B: usize>(
+    p: &[L; N],
+    block: usize,
+    scales: &[f32],
+    codes: &mut [u8],
+    factors: &mut [f32],
+) {
+    // SAFETY: passed on.
+    unsafe {
+        let mut w = [[L::splat(0.0); N]; B];
+        let mut most = [L::splat(0.0); B];
+        for b in 0..B {
+            let scales = scales.as_ptr().add((block + b) * CHUNK);
+            for i in 0..N {
+                w[b][i] = p[i].mul(L::load(scales.add(16 * i)));
+                most[b] = w[b][i].max(most[b]);
+            }
+        }
+        let most = if B == 2 { L::greatest_of_two([most[0], most[B - 1]]) } else { [most[0].greatest(); 2] };
+        for b in 0..B {
+            let most = most[b];
+            factors[(block + b) * MAX_TILE] = most * bytes::UNIT;
+            let inverse = L::splat(if most > 0.0 { 255.0 / most } else { 0.0 });
+            let at = codes.as_mut_ptr().add((block + b) * bytes::BLOCK);
+            for w in &mut w[b] {
+                *w = w.mul(inverse);
+            }
+            let (fours, rest) = w[b].as_chunks::<4>();
+            for (i, four) in fours.iter().enumerate() {
+                L::put_bytes_of_four(*four, at.add(64 * i));
+            }
+            for (i, x) in rest.iter().enumerate() {
+                x.put_bytes(at.add(64 * fours.len() + 16 * i));
+            }
+        }
     }
 }
 
