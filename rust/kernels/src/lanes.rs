@@ -343,10 +343,8 @@ mod x86 {
         unsafe fn greatest_of_two(two: [Self; 2]) -> [f32; 2] {
             // SAFETY: see above. The lanes of both are folded side by side.
             unsafe {
-                let [a, b] = two.map(
-                    #[inline(always)]
-                    |x| _mm256_max_ps(_mm512_castps512_ps256(x.0), upper(x.0)),
-                );
+                let a = _mm256_max_ps(_mm512_castps512_ps256(two[0].0), upper(two[0].0));
+                let b = _mm256_max_ps(_mm512_castps512_ps256(two[1].0), upper(two[1].0));
                 let x = _mm256_max_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
                 let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
                 let x = _mm_max_ps(x, _mm_movehl_ps(x, x));

@@ -31,13 +31,14 @@ mod softmax;
 mod tests;
 
 pub use cache::{KvKind, KvLayout, VALUE_PART};
+use softmax::Weights;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use softmax::{AVX2, AVX2_VNNI, AVX512};
 pub(crate) use softmax::{AttendFns, SCALAR};
 #[cfg(target_arch = "aarch64")]
 pub(crate) use softmax::{NEON, NEON_DOTPROD};
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 use crate::act::{ActKind, MAX_TILE};
 use crate::format::PANEL;
@@ -64,11 +65,41 @@ pub struct Partial {
     pub l: [f32; LANES],
     /// Weighted values, `rows` of [`KvLayout::padded`] floats.
     pub o: Vec<f32>,
-    scores: Vec<f32>,
+    scores: Aligned<f32>,
     /// Weights of q8_0 (A6): codes and factors of a tile, and the scales of the chunk's values.
-    codes: Vec<u8>,
+    codes: Aligned<u8>,
     factors: Vec<f32>,
-    scales: Vec<f32>,
+    scales: Aligned<f32>,
+}
+
+/// Numbers that begin at a cache line, so that no register of them lies across two.
+#[derive(Debug)]
+struct Aligned<T> {
+    all: Vec<T>,
+    used: Range<usize>,
+}
+
+impl<T: Copy + Default> Aligned<T> {
+    fn new(len: usize) -> Self {
+        let line = 64 / size_of::<T>();
+        let all = vec![T::default(); len + line];
+        let first = all.as_ptr().align_offset(64).min(line);
+        Aligned { all, used: first..first + len }
+    }
+}
+
+impl<T> Deref for Aligned<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.all[self.used.clone()]
+    }
+}
+
+impl<T> DerefMut for Aligned<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.all[self.used.clone()]
+    }
 }
 
 impl Partial {
@@ -78,10 +109,10 @@ impl Partial {
             m: [0.0; LANES],
             l: [0.0; LANES],
             o: vec![0.0; MAX_TILE * layout.padded()],
-            scores: vec![0.0; MAX_TILE * CHUNK],
-            codes: vec![0; layout.scaled_blocks() * bytes::BLOCK],
+            scores: Aligned::new(MAX_TILE * CHUNK),
+            codes: Aligned::new(layout.scaled_blocks() * bytes::BLOCK),
             factors: vec![0.0; layout.scaled_blocks() * MAX_TILE],
-            scales: vec![0.0; layout.scaled_blocks() * CHUNK],
+            scales: Aligned::new(layout.scaled_blocks() * CHUNK),
         }
     }
 }
@@ -234,15 +265,21 @@ fn weigh_bytes(
         unsafe { (fns.widen)(&halves[2 * slots.start..2 * slots.end], &mut scales[slots.clone()]) };
     }
     for (r, &seen) in visible.iter().enumerate() {
-        let codes = &mut out.codes[r * CHUNK + start..];
-        if seen.0 >= seen.1 {
-            continue;
-        }
-        let scores = &mut out.scores[r * CHUNK..][slots.clone()];
-        hide(scores, start, seen);
-        // SAFETY: as above.
-        (out.m[r], out.l[r]) = unsafe { (fns.weights)(scores, &out.scales[start..], codes, &mut out.factors[r..]) };
+        let seen = if seen.0 < seen.1 { seen } else { (start, start) };
+        hide(&mut out.scores[r * CHUNK..][slots.clone()], start, seen);
     }
+    let weights = Weights {
+        slots: slots.len(),
+        rows: visible.len(),
+        scores: &mut out.scores[start..],
+        scales: &out.scales[start..],
+        codes: &mut out.codes[start..],
+        factors: &mut out.factors,
+        m: &mut out.m,
+        l: &mut out.l,
+    };
+    // SAFETY: as above.
+    unsafe { (fns.weights)(weights) };
     let tile = bytes::Tile {
         values: &bytes[layout.values_at()..],
         next,

@@ -8,7 +8,7 @@ use crate::order::{LANES, LOG2_E};
 
 stamp!(softmax, softmax_body, (scores: &mut [f32]) -> (f32, f32));
 stamp!(widen, widen_body, (halves: &[u8], out: &mut [f32]));
-stamp!(weights, weights_body, (scores: &[f32], scales: &[f32], codes: &mut [u8], factors: &mut [f32]) -> (f32, f32));
+stamp!(weights, weights_body, (w: Weights<'_>));
 stamp!(halve, halve_body, (x: &[f32], out: &mut [u16]));
 stamp!(combine, combine_body, (before: Sums<'_>, chunk: Sums<'_>) -> Combined);
 stamp!(merge, merge_body, (total: &mut [f32], old: f32, o: &[f32], new: f32));
@@ -20,10 +20,8 @@ pub(crate) struct AttendFns {
     pub(crate) softmax: unsafe fn(&mut [f32]) -> (f32, f32),
     /// Halves, two bytes each, to floats. The number must be a multiple of 16.
     pub(crate) widen: unsafe fn(&[u8], &mut [f32]),
-    /// Weights of a query as bytes (A6): `weights(scores, scales, codes, factors)` gives the greatest score and the sum of the weights. `scores` are those of 16, 32,
-    /// 64 or 128 slots. Blocks of columns follow each other in the others: scales after [`CHUNK`] floats, codes after [`bytes::BLOCK`], factors after
-    /// [`MAX_TILE`].
-    pub(crate) weights: unsafe fn(&[f32], &[f32], &mut [u8], &mut [f32]) -> (f32, f32),
+    /// Weights of a tile of queries as bytes (A6).
+    pub(crate) weights: unsafe fn(Weights<'_>),
     /// Codes of weights times codes of values (A6).
     pub(crate) weigh_bytes: unsafe fn(bytes::Tile<'_>),
     /// Numbers to halves, saturating at ±65504; NaN stays.
@@ -32,6 +30,24 @@ pub(crate) struct AttendFns {
     pub(crate) combine: unsafe fn(Sums<'_>, Sums<'_>) -> Combined,
     /// `total = fma(o, new, total · old)`. The length must be a multiple of 16.
     pub(crate) merge: unsafe fn(&mut [f32], f32, &[f32], f32),
+}
+
+/// Scores of a tile of queries, and what becomes of them. Everything begins at the first of `slots` slots, which are 16, 32, 64 or 128.
+pub(crate) struct Weights<'a> {
+    pub(super) slots: usize,
+    pub(super) rows: usize,
+    /// [`CHUNK`] a row. Become p.
+    pub(super) scores: &'a mut [f32],
+    /// Scales of values, [`CHUNK`] a block of columns.
+    pub(super) scales: &'a [f32],
+    /// [`bytes::BLOCK`] a block of columns, [`CHUNK`] a row.
+    pub(super) codes: &'a mut [u8],
+    /// What sums of codes are multiplied with, [`MAX_TILE`] a block of columns.
+    pub(super) factors: &'a mut [f32],
+    /// Greatest score a row.
+    pub(super) m: &'a mut [f32; LANES],
+    /// Sum of p a row.
+    pub(super) l: &'a mut [f32; LANES],
 }
 
 /// Greatest scores and sums of weights, a lane a query.
@@ -131,89 +147,96 @@ unsafe fn widen_body<L: Lanes>(halves: &[u8], out: &mut [f32]) {
 /// # Safety
 /// The CPU must have the set of `L`.
 #[inline(always)]
-unsafe fn weights_body<L: Lanes>(scores: &[f32], scales: &[f32], codes: &mut [u8], factors: &mut [f32]) -> (f32, f32) {
+unsafe fn weights_body<L: Lanes>(w: Weights<'_>) {
     // SAFETY: passed on.
     unsafe {
-        match scores.len() {
-            16 => weights_of::<L, 1>(scores, scales, codes, factors),
-            32 => weights_of::<L, 2>(scores, scales, codes, factors),
-            64 => weights_of::<L, 4>(scores, scales, codes, factors),
-            128 => weights_of::<L, 8>(scores, scales, codes, factors),
-            n => unreachable!("no {n} scores"),
+        match w.slots {
+            16 => weights_of::<L, 1>(w),
+            32 => weights_of::<L, 2>(w),
+            64 => weights_of::<L, 4>(w),
+            128 => weights_of::<L, 8>(w),
+            n => unreachable!("no {n} slots"),
         }
     }
 }
 
-/// For `N` times 16 slots. Two blocks of columns are done side by side, since each waits for its greatest weight.
+/// For `N` times 16 slots. Each step is done for all rows before the next one: within a row every step waits for the one before.
 ///
 /// # Safety
 /// The CPU must have the set of `L`.
 #[inline(always)]
-unsafe fn weights_of<L: Lanes, const N: usize>(
-    scores: &[f32],
-    scales: &[f32],
-    codes: &mut [u8],
-    factors: &mut [f32],
-) -> (f32, f32) {
-    let blocks = scales.len().div_ceil(CHUNK);
-    assert!(blocks > 0 && scores.len() == 16 * N && scales.len() >= (blocks - 1) * CHUNK + 16 * N);
-    assert!(codes.len() >= (blocks - 1) * bytes::BLOCK + 16 * N && factors.len() > (blocks - 1) * MAX_TILE);
-    // SAFETY: every pointer has the 16 numbers that are read or written there: N times 16 follow each other, in block after block.
+unsafe fn weights_of<L: Lanes, const N: usize>(w: Weights<'_>) {
+    let blocks = w.scales.len().div_ceil(CHUNK);
+    let ends = |blocks: usize, block: usize, row: usize| (blocks - 1) * block + (w.rows - 1) * row + 16 * N;
+    assert!(
+        w.rows > 0 && blocks > 0 && w.scores.len() >= ends(1, 0, CHUNK) && w.scales.len() >= ends(blocks, CHUNK, 0)
+    );
+    assert!(w.codes.len() >= ends(blocks, bytes::BLOCK, CHUNK) && w.factors.len() >= (blocks - 1) * MAX_TILE + w.rows);
+    // SAFETY: every pointer has the 16 numbers that are read or written there: N times 16 follow each other in a row of a block.
     unsafe {
-        let mut p = [L::splat(0.0); N];
-        let mut most = L::splat(f32::NEG_INFINITY);
-        for (i, p) in p.iter_mut().enumerate() {
-            *p = L::load(scores.as_ptr().add(16 * i));
-            most = p.max(most);
+        for (scores, m) in w.scores.chunks(CHUNK).zip(&mut w.m[..w.rows]) {
+            let mut most = L::load(scores.as_ptr()).max(L::splat(f32::NEG_INFINITY));
+            for i in 1..N {
+                most = L::load(scores.as_ptr().add(16 * i)).max(most);
+            }
+            *m = most.greatest();
         }
-        let m = most.greatest();
-        let (shift, unit) = (L::splat(m), L::splat(LOG2_E));
-        let mut sum = L::splat(0.0);
-        for p in &mut p {
-            *p = p.sub(shift).mul(unit).exp2();
-            sum = sum.add(*p);
+        for (row, scores) in w.scores.chunks_mut(CHUNK).take(w.rows).enumerate() {
+            let (shift, unit) = (L::splat(w.m[row]), L::splat(LOG2_E));
+            let mut sum = L::splat(0.0);
+            for i in 0..N {
+                let at = scores.as_mut_ptr().add(16 * i);
+                let p = L::load(at).sub(shift).mul(unit).exp2();
+                p.store(at);
+                sum = sum.add(p);
+            }
+            w.l[row] = sum.fold();
         }
-        let mut block = 0;
-        while block + 2 <= blocks {
-            code_blocks::<L, N, 2>(&p, block, scales, codes, factors);
-            block += 2;
+        for row in 0..w.rows {
+            let p = w.scores.as_ptr().add(row * CHUNK);
+            let mut block = 0;
+            while block < blocks {
+                let scales = w.scales.as_ptr().add(block * CHUNK);
+                let codes = w.codes.as_mut_ptr().add(block * bytes::BLOCK + row * CHUNK);
+                let factors = w.factors.as_mut_ptr().add(block * MAX_TILE + row);
+                if block + 2 <= blocks {
+                    code_blocks::<L, N, 2>(p, scales, codes, factors);
+                } else {
+                    code_blocks::<L, N, 1>(p, scales, codes, factors);
+                }
+                block += 2;
+            }
         }
-        if block < blocks {
-            code_blocks::<L, N, 1>(&p, block, scales, codes, factors);
-        }
-        (m, sum.fold())
     }
 }
 
-/// Codes and factors of blocks `block .. block + B`.
+/// Codes and factors of a row for `B` blocks of columns, which do not wait for each other's greatest weight.
 ///
 /// # Safety
-/// The CPU must have the set of `L`; the slices are as long as [`weights_of`] says.
+/// The CPU must have the set of `L`; the pointers have what [`Weights`] says, for `N` times 16 slots and `B` blocks.
 #[inline(always)]
 unsafe fn code_blocks<L: Lanes, const N: usize, const B: usize>(
-    p: &[L; N],
-    block: usize,
-    scales: &[f32],
-    codes: &mut [u8],
-    factors: &mut [f32],
+    p: *const f32,
+    scales: *const f32,
+    codes: *mut u8,
+    factors: *mut f32,
 ) {
     // SAFETY: passed on.
     unsafe {
         let mut w = [[L::splat(0.0); N]; B];
         let mut most = [L::splat(0.0); B];
-        for b in 0..B {
-            let scales = scales.as_ptr().add((block + b) * CHUNK);
-            for i in 0..N {
-                w[b][i] = p[i].mul(L::load(scales.add(16 * i)));
+        for i in 0..N {
+            let p = L::load(p.add(16 * i));
+            for b in 0..B {
+                w[b][i] = p.mul(L::load(scales.add(b * CHUNK + 16 * i)));
                 most[b] = w[b][i].max(most[b]);
             }
         }
         let most = if B == 2 { L::greatest_of_two([most[0], most[B - 1]]) } else { [most[0].greatest(); 2] };
         for b in 0..B {
-            let most = most[b];
-            factors[(block + b) * MAX_TILE] = most * bytes::UNIT;
-            let inverse = L::splat(if most > 0.0 { 255.0 / most } else { 0.0 });
-            let at = codes.as_mut_ptr().add((block + b) * bytes::BLOCK);
+            *factors.add(b * MAX_TILE) = most[b] * bytes::UNIT;
+            let inverse = L::splat(if most[b] > 0.0 { 255.0 / most[b] } else { 0.0 });
+            let at = codes.add(b * bytes::BLOCK);
             for w in &mut w[b] {
                 *w = w.mul(inverse);
             }

@@ -212,11 +212,10 @@ unsafe impl Lanes for Neon {
     unsafe fn put_bytes(self, at: *mut u8) {
         // SAFETY: see above. The conversion turns a NaN into 0.
         unsafe {
-            let [a, b, c, d] = self.0.map(
-                #[inline(always)]
-                |x| vmovn_u32(vcvtnq_u32_f32(x)),
-            );
-            vst1q_u8(at, vcombine_u8(vmovn_u16(vcombine_u16(a, b)), vmovn_u16(vcombine_u16(c, d))));
+            let two = |a: float32x4_t, b: float32x4_t| {
+                vmovn_u16(vcombine_u16(vmovn_u32(vcvtnq_u32_f32(a)), vmovn_u32(vcvtnq_u32_f32(b))))
+            };
+            vst1q_u8(at, vcombine_u8(two(self.0[0], self.0[1]), two(self.0[2], self.0[3])));
         }
     }
     #[inline(always)]

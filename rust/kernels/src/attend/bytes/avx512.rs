@@ -58,11 +58,10 @@ unsafe fn rows<const R: usize, const S: usize>(t: Tile<'_>) {
             for r in 0..R {
                 let factor = _mm512_set1_ps(t.factors[block * MAX_TILE + r]);
                 for half in 0..2 {
-                    let total = sum[1..].iter().fold(
-                        sum[0][r][half],
-                        #[inline(always)]
-                        |total, sum| _mm512_add_epi32(total, sum[r][half]),
-                    );
+                    let mut total = sum[0][r][half];
+                    for sum in &sum[1..] {
+                        total = _mm512_add_epi32(total, sum[r][half]);
+                    }
                     let at = t.out.as_mut_ptr().add(r * stride + block * VALUE_PART + half * PANEL);
                     _mm512_storeu_ps(at, _mm512_mul_ps(factor, _mm512_cvtepi32_ps(total)));
                 }
