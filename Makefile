@@ -1,14 +1,14 @@
-# The two commands of a newcomer are `make demo` and `make test`. Each sets up what it needs in a venv of its own.
+# The commands of a newcomer are `make demo`, `make test-fast` and `make test`. Each sets up what it needs in a venv of its own.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export VIRTUAL_ENV := $(abspath $(VENV))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# For the pip that maturin runs, too. What fails is still said.
+# For the pip that maturin runs, too. Errors are still printed.
 export PIP_QUIET := 1
 
-.PHONY: demo test test-rust test-python bench lint format clean
+.PHONY: demo test test-fast test-rust test-python package bench lint format clean
 
 demo: $(VENV)/release
 	$(BIN)/quoth pull smollm2
@@ -18,16 +18,24 @@ demo: $(VENV)/release
 	@echo
 	$(BIN)/quoth generate smollm2 --file examples/demo.txt --compare
 
+# What developers run after each change: unit tests, and Python tests without a real model, other programs and long cases.
+test-fast: package
+	cargo test --workspace --lib --quiet
+	$(BIN)/pytest -m "not (model or program or slow)"
+
 test: test-rust test-python
 
 test-rust:
 	cargo test --workspace --quiet
 
-test-python: $(VENV)/tests
-	$(BIN)/maturin develop --quiet
-	@rm -f $(VENV)/release
+test-python: package
 	$(BIN)/quoth pull smollm2
 	$(BIN)/pytest
+
+# The package in the profile that tests use.
+package: $(VENV)/tests
+	$(BIN)/maturin develop --quiet
+	@rm -f $(VENV)/release
 
 bench: $(VENV)/release
 	$(BIN)/quoth bench speed smollm2

@@ -17,11 +17,43 @@ from program import ROOT, Run, with_pipes, with_terminal
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Say why tests were skipped, also where nobody asks for it; and hear Ctrl-C, also in the background."""
+    """Say why tests were skipped, without being asked; and hear Ctrl-C, also in the background."""
     # A shell without job control starts what runs in the background with interrupts ignored, and children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if "s" not in config.option.reportchars.lower():
         config.option.reportchars += "s"
+
+
+FOLLOWS = {"smollm2_path": "model", "run_quoth": "program", "in_terminal": "program"}
+"""Marks that follow from a fixture."""
+
+SLOW = (
+    "test_cli_chat",
+    "test_conversation_machine",
+    "test_examples",
+    "test_faults",
+    "test_golden",
+    "test_hostile_decode",
+    "test_hostile_templates",
+    "test_hostile_tokenizer",
+    "test_hub",
+    "test_make_synthetic",
+    "test_measure",
+    "test_processes",
+    "test_tokenizer_twins",
+)
+"""Modules whose tests are marked slow; single tests elsewhere carry the mark themselves."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what `make test-fast` leaves out, before `-m` chooses."""
+    for item in items:
+        for fixture in getattr(item, "fixturenames", ()):
+            if mark := FOLLOWS.get(fixture):
+                item.add_marker(mark)
+        if item.path.stem in SLOW:
+            item.add_marker("slow")
 
 
 # ---- models
@@ -32,7 +64,7 @@ def smollm2_path() -> Path:
     """The default model: `QUOTH_SMOLLM2`, or what `quoth pull smollm2` keeps in the cache folder."""
     if own := os.environ.get("QUOTH_SMOLLM2"):
         return Path(own)
-    from quoth.hub import resolve  # noqa: PLC0415  only who needs the model pays for it
+    from quoth.hub import resolve  # noqa: PLC0415  imported only for tests with the model
 
     try:
         return resolve("smollm2")

@@ -140,7 +140,7 @@ class Held:
 
 
 class Watch:
-    """A draft source whose steps last until the event loop has turned: for ever, if it waited for them."""
+    """A draft source whose steps last until the event loop has turned: without end, if it waited for them."""
 
     def __init__(self) -> None:
         self.turns = 0
@@ -258,6 +258,12 @@ def test_of_two_tasks_that_want_the_next_chunk_the_first_gets_it(told, scripted,
 # ---- cancellation
 
 
+async def turns(n=5):
+    """Let the event loop turn, so that what was asked of it has happened."""
+    for _ in range(n):
+        await asyncio.sleep(0)
+
+
 async def cancelled_after(coroutine, ready, free=None):
     """Cancel a task once something has happened, then let go what was held, and wait for its end."""
     task = asyncio.create_task(coroutine)
@@ -265,7 +271,7 @@ async def cancelled_after(coroutine, ready, free=None):
         await asyncio.sleep(0.001)
     task.cancel()
     if free is not None:
-        await asyncio.sleep(0.01)  # the cancellation arrives first
+        await turns()  # the cancellation arrives first
         free.set()
     with pytest.raises(asyncio.CancelledError):
         await task
@@ -314,7 +320,7 @@ def test_a_cancelled_answer_ends_with_the_last_chunk_that_was_handed_out(told, s
             got.append(chunk)  # noqa: PERF401  what came before the cancellation must be seen
 
     async def run():
-        # Once while a step is under way, so that its tokens are committed and handed to nobody.
+        # Once while a step is under way, so that its tokens are committed and handed to no reader.
         await cancelled_after(read_on(), lambda: source.steps == handed_out + 2, source.free)
         during = [token for chunk in got for token in chunk.tokens]
         assert len(got) == handed_out
@@ -366,7 +372,7 @@ def test_a_cancelled_prompt_stops_after_the_pass_under_way(told):
 
 
 def test_a_task_that_is_cancelled_twice_still_waits_for_its_step(told, scripted):
-    source = Slow(0.3)
+    source = Held()
     decoder = told.decoder(sampling=scripted.say("phrase"), speculation=quoth.Speculation(source=source))
 
     async def run():
@@ -374,8 +380,11 @@ def test_a_task_that_is_cancelled_twice_still_waits_for_its_step(told, scripted)
         while not source.steps:
             await asyncio.sleep(0.001)
         task.cancel()
-        await asyncio.sleep(0.01)
+        await turns()
         task.cancel()
+        await turns()
+        assert not task.done()
+        source.free.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         assert decoder.history, "it would be busy if the step were still under way"
@@ -455,7 +464,7 @@ def test_threads_end_with_their_decoders(model):
     asyncio.run(decoder.agenerate("a", max_tokens=2))
     asyncio.run(decoder.agenerate("a", max_tokens=2))  # another event loop is fine
     model.decoder().generate("a", max_tokens=2)
-    assert threads_are(1), "who does not await has no thread"
+    assert threads_are(1), "a call that is not awaited has no thread"
     del decoder
     assert threads_are(0)
 

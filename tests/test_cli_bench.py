@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +15,10 @@ from hypothesis import strategies as st
 
 import quoth
 from program import Run
-from quoth.bench import speed, verify
+from quoth.bench import quiet, speed, verify
 from quoth.bench.bandwidth import read_bandwidth, reader
-from quoth.bench.compare import compare
-from quoth.bench.paired import Spread, alternate, quantile
+from quoth.bench.compare import LEAST_PAIRS, MOST_CHANCE, Verdict, compare
+from quoth.bench.paired import Ratio, Spread, alternate, chance, quantile
 from quoth.bench.quiet import Quiet, watch
 from quoth.costs import measured_costs, save_costs
 
@@ -44,6 +45,33 @@ def test_a_rate_keeps_the_order_of_its_spread(times: list[float]) -> None:
 def test_nothing_has_no_median() -> None:
     with pytest.raises(ValueError, match="found none"):
         Spread.of([])
+
+
+TIMES = st.lists(st.tuples(st.integers(1, 10**12), st.integers(1, 10**12)), min_size=1, max_size=12)
+
+
+@given(st.lists(TIMES, min_size=1, max_size=5))
+def test_a_ratio_lies_between_its_parts_of_pairs_and_of_groups(groups: list[list[tuple[int, int]]]) -> None:
+    parts = [Ratio.of(pairs) for pairs in groups]
+    whole = Ratio.of([pair for pairs in groups for pair in pairs])
+    for one in (*parts, whole):
+        assert one.low <= one.ratio * (1 + 1e-12)
+        assert one.ratio <= one.high * (1 + 1e-12)
+    assert min(part.ratio for part in parts) <= whole.ratio * (1 + 1e-12)
+    assert whole.ratio <= max(part.ratio for part in parts) * (1 + 1e-12)
+    with pytest.raises(ValueError, match="found none"):
+        Ratio.of([])
+
+
+@given(TIMES, st.integers(1, 12))
+def test_the_sign_test_counts_every_outcome_that_is_as_one_sided(pairs: list[tuple[int, int]], n: int) -> None:
+    sides = [a > b for a, b in pairs if a != b]
+    most = max(sum(sides), len(sides) - sum(sides))
+    # The slow twin throws a fair coin in every way there is.
+    ways = list(itertools.product((False, True), repeat=len(sides)))
+    as_one_sided = [way for way in ways if max(sum(way), len(way) - sum(way)) >= most]
+    assert chance(pairs) == pytest.approx(len(as_one_sided) / len(ways))
+    assert (chance([(2, 1)] * n) <= MOST_CHANCE) == (n >= LEAST_PAIRS)
 
 
 def test_work_alternates_and_each_is_timed_as_its_own() -> None:
@@ -220,15 +248,13 @@ def test_a_measurement_is_disturbed_if_it_waits_and_is_put_aside(
     assert Quiet(share, preempted).disturbed is disturbed
 
 
-def test_watching_sees_a_process_that_sleeps() -> None:
-    import time  # noqa: PLC0415
-
-    with watch(1) as idle:
-        time.sleep(0.2)
-    assert idle.share < 0.5
-    with watch(1000) as busy:
-        sum(range(10**6))
-    assert busy.share < 0.1
+def test_watching_divides_the_time_of_the_processor_by_that_of_all_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    walls, cpus = iter([5.0, 7.0]), iter([1.0, 2.0])
+    monkeypatch.setattr(quiet.time, "perf_counter", lambda: next(walls))
+    monkeypatch.setattr(quiet.time, "process_time", lambda: next(cpus))
+    with watch(4) as found:
+        pass
+    assert found.share == 1 / (2 * 4)
 
 
 # ---- speed
@@ -329,32 +355,43 @@ def test_bandwidth_says_how_it_was_measured() -> None:
 
 # ---- plain against speculative
 
+PLAIN, FAST, SLOW = 200, 100, 300
 
-def results(plain: list[list[int]], speculative: list[list[int]]) -> Iterator[Any]:
-    """Decoders that give prepared tokens, and the order in which they were asked."""
+
+def results(
+    plain: list[list[int]],
+    speculative: list[list[int]],
+    times: list[int] | None = None,
+    drafted: int = 4,
+    accepted: int = 3,
+) -> Iterator[Any]:
+    """Decoders that give prepared tokens in prepared times, and the order in which they were asked."""
     asked: list[str] = []
     queues = {"p": iter(plain), "s": iter(speculative)}
-    times = {"p": 200, "s": 100}
+    clock = {"p": itertools.repeat(PLAIN), "s": iter(times or itertools.repeat(FAST))}
 
     def run(kind: str) -> quoth.Result:
         asked.append(kind)
         tokens = tuple(next(queues[kind]))
-        stats = quoth.Stats(committed=len(tokens), steps=1, tokens_per_step=1.0, decode_ns=times[kind], prefill_ns=100)
+        guesses = {"drafted": drafted, "accepted": accepted} if kind == "s" else {}
+        stats = quoth.Stats(
+            committed=len(tokens), steps=1, tokens_per_step=1.0, decode_ns=next(clock[kind]), prefill_ns=100, **guesses
+        )
         return quoth.Result("", tokens, "length", None, None, stats)
 
     yield lambda pairs: compare(lambda: "p", lambda: "s", run, pairs)  # type: ignore[arg-type,return-value]
     yield asked
 
 
-def test_pairs_begin_with_either_in_turn_and_ratios_are_of_pairs() -> None:
-    go, asked = results([[1, 2]] * 4, [[1, 2]] * 4)
+def test_pairs_begin_with_either_in_turn_and_speeds_and_ratio_are_of_summed_times() -> None:
+    go, asked = results([[1, 2]] * 4, [[1, 2]] * 4, [100, 100, 50, 150])
     found = go(4)
     assert asked == list("psspps" + "sp")
     assert found.difference is None
-    assert found.speedup == Spread(2, 2, 2, 4)
-    assert found.total_speedup == Spread(1.5, 1.5, 1.5, 4)
-    assert found.plain_rate.median == pytest.approx(1 / 200e-9)
-    assert found.verdict == "faster"
+    assert found.speedup == Ratio(2, 200 / 150, 4, 4)
+    assert found.total_speedup == Ratio(1.5, 1.2, 2, 4)
+    assert found.plain_rate == pytest.approx(1 / 200e-9)
+    assert found.speculative_rate / found.plain_rate == pytest.approx(found.speedup.ratio)
 
 
 @pytest.mark.parametrize(
@@ -377,10 +414,37 @@ def test_the_first_difference_of_any_run_is_found_and_ends_it(
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "verdict"), [(1.01, 1.2, "faster"), (0.9, 0.99, "slower"), (0.99, 1.01, "no difference")]
+    ("times", "drafted", "accepted", "word", "reason"),
+    [
+        ([FAST] * 6, 4, 3, "faster", "3.1 % of comparisons"),
+        ([SLOW] * 6, 4, 3, "slower", "3.1 % of comparisons"),
+        ([SLOW] * 6, 4, 0, "slower", "3.1 % of comparisons"),
+        # The machine was busy, first in plain runs, then in speculative ones.
+        ([FAST] * 6, 4, 0, "no difference", "no drafted token was accepted"),
+        ([FAST] * 6, 0, 0, "no difference", "nothing was drafted"),
+        ([SLOW] * 6, 0, 0, "no difference", "nothing was drafted"),
+        # One pair of nine may say the contrary, one of six may not.
+        ([FAST] * 8 + [SLOW], 4, 3, "faster", "3.9 % of comparisons"),
+        ([FAST] * 5 + [SLOW], 4, 3, "no difference", "22 % of comparisons"),
+        ([FAST] * 8 + [100 * SLOW], 4, 3, "no difference", "most pairs say the contrary of their sum"),
+        ([FAST] * 5, 4, 3, "no difference", "5 pairs cannot tell one from chance, 6 can"),
+        ([PLAIN] * 6, 4, 3, "no difference", "100 % of comparisons"),
+    ],
 )
-def test_a_verdict_needs_the_whole_spread(low: float, high: float, verdict: str) -> None:
-    go, _ = results([[1]] * 3, [[1]] * 3)
-    found = go(3)
-    object.__setattr__(found, "speedup", Spread((low + high) / 2, low, high, 3))
-    assert found.verdict == verdict
+def test_a_verdict_needs_a_difference_beyond_chance_and_a_cause(
+    times: list[int], drafted: int, accepted: int, word: str, reason: str
+) -> None:
+    n = len(times)
+    go, _ = results([[1]] * n, [[1]] * n, times, drafted, accepted)
+    verdict = go(n).verdict
+    assert verdict.word == word
+    assert reason in verdict.reason
+
+
+@given(st.lists(st.tuples(st.integers(1, 1000), st.integers(1, 1000)), min_size=1, max_size=20), st.booleans())
+def test_exchanging_both_ways_turns_a_verdict_into_its_contrary(pairs: list[tuple[int, int]], drafted: bool) -> None:
+    verdict = Verdict.of(pairs, 8 * drafted, 4 * drafted)
+    other = Verdict.of([(b, a) for a, b in pairs], 8 * drafted, 4 * drafted)
+    contrary = {"faster": "slower", "slower": "faster", "no difference": "no difference"}
+    assert other.word == contrary[verdict.word]
+    assert verdict.word == "no difference" or drafted

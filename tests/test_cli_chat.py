@@ -61,7 +61,7 @@ def test_each_line_is_a_message_and_stdout_carries_the_answers_alone(
     assert ran.code == 0, ran.err
     assert ran.out == "".join(f"{answer}\n" for answer in answers(quoth.Model(tiny_chat_path), *said))
     assert "/undo" in ran.err
-    assert "> " not in ran.out + ran.err, "no prompts where nobody types"
+    assert "> " not in ran.out + ran.err, "no prompts where no user types"
 
 
 def test_a_message_may_have_several_lines(run_quoth: Run, tiny_chat_path: Path, tmp_path: Path) -> None:
@@ -181,7 +181,7 @@ def test_options_can_be_set_and_shown(run_quoth: Run, tiny_chat_path: Path, tmp_
         (b"/ref \0\n", 2, "expected a file, found a name with the character U+0000 at 0"),
         (b"/load \0\n", 2, "expected a file, found a name with the character U+0000 at 0"),
         (lines("/save ~no-such-user/a.json"), 2, "there is no such user's folder"),
-        (lines("/ref /dev/zero"), 1, "the reference `/dev/zero` is a device, expected a file or a pipe"),
+        (lines("/ref /dev/zero"), 2, "`/dev/zero` is a device, expected a file or a pipe"),
         (lines("/unref 1"), 2, "expected nothing behind /unref, found 1"),
         (lines("/quit now"), 2, "expected nothing behind /quit, found now"),
     ],
@@ -407,11 +407,11 @@ class Broken:
     def take(self, given: Input) -> None:
         self.taken.append(given.text)
         if given.text == "/bad":
-            raise TypeError("what nobody\nthought of \x1b[2J")
+            raise TypeError("what was never\nthought of \x1b[2J")
 
 
 class Typed:
-    """Somebody types a few lines."""
+    """A user types a few lines."""
 
     reading = False
 
@@ -432,7 +432,7 @@ def test_a_defect_does_not_end_the_talk_of_somebody_who_types(
     assert talk.taken == ["one", "/bad", "two"]
     said = capsys.readouterr().err
     assert said.count("error: ") == 1
-    assert "error: a defect of quoth: TypeError: what nobody thought of ␛[2J" in said
+    assert "error: a defect of quoth: TypeError: what was never thought of ␛[2J" in said
     assert ("Traceback" in said) is debug
     assert ("(QUOTH_DEBUG=1 shows where)" in said) is not debug
 

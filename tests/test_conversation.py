@@ -1,4 +1,4 @@
-"""Conversations keep what was handed out and nothing else: stops, readers who leave, edits, forks, files, trimming."""
+"""Conversations keep what was handed out and nothing else: stops, readers that leave, edits, forks, files, trimming."""
 
 from __future__ import annotations
 
@@ -333,7 +333,7 @@ def test_a_family_comes_through_whole(model, scripted):
     assert chat.reply("Hi", sampling=scripted.say("family")).text == FAMILY
 
 
-# ---- readers who leave
+# ---- readers that leave
 
 
 def leave(chat, how, after, **options):
@@ -487,6 +487,7 @@ def test_an_interrupt_inside_a_step_keeps_what_was_handed_out(model, scripted, a
          twin.reply("Hi", sampling=scripted.say("phrase"), max_tokens=9))  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that interrupt")
 @pytest.mark.parametrize("speculation", [True, None])
 def test_an_interrupt_at_any_moment_leaves_a_conversation_that_goes_on(model, scripted, speculation):
@@ -1052,6 +1053,7 @@ TEMPLATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("template", sorted(TEMPLATES))
 def test_as_many_turns_are_dropped_as_a_search_one_by_one_would_drop(scripted, template):
     seen = set()
@@ -1075,6 +1077,7 @@ def test_as_many_turns_are_dropped_as_a_search_one_by_one_would_drop(scripted, t
     assert len(seen) > 10
 
 
+@pytest.mark.slow
 def test_finding_how_many_turns_to_drop_renders_a_logarithm_of_them(scripted):
     model = scripted.model(n_ctx=256)
     counts = []

@@ -189,7 +189,7 @@ def test_18_an_answer_ends_at_the_end_of_its_turn_also_inside_a_draft(scripted: 
 
     for text, tokens, reason, stop, _ in both(scripted.model(), run):
         assert (text, tokens, reason, stop) == ("Sure thing", both_roles[:end], "stop", STOP)
-    # The model does go on if nobody stops it.
+    # The model does go on if nothing stops it.
     decoder = scripted.model().decoder(sampling=scripted.say("both roles"))
     assert decoder.generate("Hi\n", max_tokens=6, stop_at_eog=False).tokens == both_roles
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import quoth
+from program import ROOT
 from sources import OPEN
 
 SAMPLINGS = {
@@ -105,23 +105,21 @@ def test_there_are_conversations_enough():
     assert all(len(talk.turns) == 3 for talk in TALKS.values())
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
-@pytest.mark.parametrize("name", sorted(TALKS))
-def test_three_turns_are_equal_with_and_without_speculation(model, name, sampling):
-    compare(model, TALKS[name], sampling)
+@pytest.mark.parametrize("at", range(len(TALKS)), ids=sorted(TALKS))
+def test_three_turns_are_equal_with_and_without_speculation(model, at):
+    compare(model, TALKS[sorted(TALKS)[at]], ("greedy", "sampled")[at % 2])
 
 
-@pytest.mark.parametrize("sampling", ["greedy", "sampled"])
-def test_three_turns_of_the_shared_workloads_are_equal_too(model, shared_dir, sampling):
-    talks = list(workloads(shared_dir))
+def test_three_turns_of_the_workloads_are_equal_too(model):
+    talks = list(workloads())
     assert len(talks) >= 4
-    for talk in talks:
-        compare(model, talk, sampling)
+    for at, talk in enumerate(talks):
+        compare(model, talk, ("greedy", "sampled")[at % 2])
 
 
-def workloads(folder: Path) -> Iterator[Talk]:
+def workloads() -> Iterator[Talk]:
     """The multi-turn and agentic workloads; those of one message go on with two that ask for the same again."""
-    for line in (folder / "workloads" / "visible.jsonl").read_text(encoding="utf-8").splitlines():
+    for line in (ROOT / "benches" / "workloads.jsonl").read_text(encoding="utf-8").splitlines():
         work = json.loads(line)
         turns, said = work.get("turns", ()), ()
         if work["kind"] == "agentic":

@@ -65,9 +65,7 @@ def test_a_result_says_what_was_generated_why_it_ended_and_what_it_took() -> Non
 
 def test_chunks_name_their_step_their_draft_and_its_source() -> None:
     model = tiny()
-    decoder = model.decoder(
-        sampling=WARM, speculation=quoth.Speculation(gate=OPEN, costs={1: 1.0}, policy="fixed", recycling=False)
-    )
+    decoder = model.decoder(sampling=WARM, speculation=quoth.Speculation(gate=OPEN, costs={1: 1.0}, recycling=False))
     decoder.add_reference(known(model))
     chunks = list(decoder.stream(PROMPT, max_tokens=60, stop_at_eog=False, trace=True))
     assert [c.step for c in chunks] == list(range(len(chunks)))
@@ -431,7 +429,6 @@ def test_bug_30_every_option_of_speculation_takes_effect_or_is_refused() -> None
         ({"max_draft": 0}, "max_draft is 0, expected 1 to 64"),
         ({"max_draft": 65}, "max_draft is 65"),
         ({"max_draft": 4, "min_draft": 5}, "min_draft is 5, expected at most max_draft"),
-        ({"policy": "clever"}, "policy is "),
         ({"costs": {}}, "`costs`"),
         ({"costs": {2: float("nan")}}, "`costs.cost`"),
         ({"gate": 3}, "gate is 3"),

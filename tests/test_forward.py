@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import select
 import signal
 import sys
 import threading
@@ -15,7 +16,7 @@ import numpy as np
 import pytest
 
 import quoth
-from models import FORMATS, KERNELS, KV_TYPES, tiny, tiny_path
+from models import KERNELS, KV_TYPES, tiny, tiny_path
 
 Rows = np.ndarray
 
@@ -42,26 +43,13 @@ def same(a: Rows, b: Rows) -> bool:
 # ---- rows do not depend on the batch
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_rows_are_the_same_in_every_batch_set_and_number_of_threads(kind: str) -> None:
-    i = FORMATS.index(kind)
-    what = {"arch": ("llama", "qwen2", "qwen3")[i % 3]}
-    kv_type, tokens = KV_TYPES[i // 3 % 3], some_tokens(70, i)
-    plain = feed(tiny(kind, kernels="scalar", kv_type=kv_type, **what).session(), tokens, [1])
-    for j, kernels in enumerate(KERNELS):
-        model = tiny(kind, kernels=kernels, threads=1 + (i + j) % 2, kv_type=kv_type, **what)
-        for m in (1, 2, 3, 5, 8, 9, 17, 64):
-            assert same(feed(model.session(), tokens, [m]), plain), f"{kernels}, batches of {m}"
-
-
-@pytest.mark.parametrize("kv_type", KV_TYPES)
-def test_any_split_over_a_long_context_gives_the_same_rows(kv_type: quoth.model.KvType) -> None:
-    tokens, dice = some_tokens(400), random.Random(5)
-    plain = feed(tiny(kv_type=kv_type).session(), tokens, [1])
-    for threads in (1, 2, 3, 4):
-        for _ in range(3):
-            sizes = [dice.choice((1, 2, 3, 7, 12, 40, 130)) for _ in range(5)]
-            assert same(feed(tiny(kv_type=kv_type, threads=threads).session(), tokens, [130, *sizes]), plain), sizes
+def test_rows_are_the_same_in_every_batch_set_and_number_of_threads() -> None:
+    tokens = some_tokens(70)
+    plain = feed(tiny(kernels="scalar").session(), tokens, [1])
+    for threads, kernels in enumerate(KERNELS, 1):
+        for m in (1, 5, 17, 64):
+            session = tiny(kernels=kernels, threads=threads).session()
+            assert same(feed(session, tokens, [m]), plain), f"{kernels}, batches of {m}"
 
 
 def test_bug_4_a_decode_over_more_than_512_positions_does_not_depend_on_the_threads() -> None:
@@ -238,14 +226,12 @@ def test_a_forked_child_gets_an_error_and_the_parent_goes_on() -> None:
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading, "rb") as pipe:
-        end = time.monotonic() + 30
-        while os.waitpid(child, os.WNOHANG)[0] == 0:
-            if time.monotonic() > end:
-                os.kill(child, signal.SIGKILL)
-                os.waitpid(child, 0)
-                pytest.fail("the child waits for threads that it does not have")
-            time.sleep(0.01)
+        ready, _, _ = select.select([pipe], [], [], 30)
+        if not ready:
+            os.kill(child, signal.SIGKILL)
         said = pipe.read().decode().splitlines()
+    os.waitpid(child, 0)
+    assert ready, "the child waits for threads that it does not have"
     assert len(said) == 5
     assert all("the process that loaded it, this one was forked from it" in line for line in said), said
     session.truncate(0)

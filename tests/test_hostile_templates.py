@@ -140,6 +140,17 @@ BOMBS = {
     "a list of lists summed": "{{ (range(99999) | map('string') | map('list') | list) | sum(start=[]) }}",
     "batches filled up": "{{ [1] | batch(999999999, 'x') | list }}",
     "slices without end": "{{ [1] | slice(999999999) | list | length }}",
+    "generators in generators": "{% set n = namespace(x=[1]) %}{% for i in range(99999) %}{% set n.x = n.x | map('string') %}{% endfor %}{{ n.x | list }}",
+    "blocks that are kept": (
+        "{% set x = 'x' * 700000 %}" + "".join("{% set a" + str(i) + " %}{{ x }}y{% endset %}" for i in range(4000))
+    ),
+    "blocks written again": "{% block a %}{% for i in range(99999) %}{% for j in range(99999) %}x{% endfor %}{% endfor %}{% endblock %}{{ self.a() }}",
+    "macros that hold what they wrote": (
+        "{% set x = 'x' * 700000 %}{% macro m(n) %}{{ x ~ n }}{% if n %}{{ m(n - 1) }}{% endif %}{% endmacro %}{{ m(180) }}"
+    ),
+    "concatenating one text often": "{% set x = 'x' * 99999 %}{{ x" + " ~ x" * 9999 + " }}",
+    "marked text": "{{ (('<!-- x -->' * 50000) | safe).striptags() }}",
+    "varied text": "{% set n = namespace(l=[]) %}{% for i in range(99999) %}{% set n.l = n.l + [i ~ '-' * 60] %}{% endfor %}",
     # the source
     "a long source": "x" * (1 << 17) + "y",
     "brackets": "{{ " + "(" * 5000 + "1" + ")" * 5000 + " }}",
@@ -161,32 +172,29 @@ def test_a_bomb_fails_by_name_soon_and_at_little_cost(name: str) -> None:
     assert seconds < 1.5  # half a second, and the slowest single operation on top
 
 
-def test_the_limit_of_time_is_the_users_when_nothing_else_is_exceeded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sandbox, "STEPS", 10**9)
-    result, seconds, _ = cost("{% for i in range(99999) %}{% for j in range(99999) %}{% endfor %}{% endfor %}")
-    assert "0.5 seconds" in str(result)
+def test_the_limit_of_time_is_named_with_the_templates_line() -> None:
+    result, seconds, _ = cost("a\n{% for i in range(99999) %}{% for j in range(99999) %}\n{% endfor %}{% endfor %}")
+    assert str(result) == "chat template, line 2: expected at most 0.5 seconds of rendering, found more"
     assert 0.4 < seconds < 1.5
-
-
-def test_a_limit_names_its_figure_and_the_templates_line(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_sandbox, "STEPS", 300)
-    result = rendered("a\n{% for i in range(600) %}{% for j in range(600) %}\nb{% endfor %}{% endfor %}")
-    expected = r"chat template, line 2: expected at most \d{3} rounds of loops and macros, found more"
-    assert re.fullmatch(expected, str(result))
 
 
 def test_a_large_conversation_may_make_more_than_a_small_one() -> None:
     adding_up = (
         "{% set n = namespace(x='') %}{% for m in messages %}{% set n.x = n.x ~ m.content %}{% endfor %}{{ n.x }}"
     )
-    messages = [{"role": "user", "content": "x" * 1000}] * 700
-    result = rendered(adding_up, messages)
-    assert result == "x" * 700_000
+    messages = [{"role": "user", "content": "x" * 1000}] * 2000
+    assert rendered(adding_up, messages) == "x" * 2_000_000
     looping = (
-        "{% set n = namespace(x='') %}{% for m in range(700) %}{% set n.x = n.x ~ 'x' * 1000 %}{% endfor %}{{ n.x }}"
+        "{% set n = namespace(x='') %}{% for m in range(2000) %}{% set n.x = n.x ~ 'x' * 1000 %}{% endfor %}{{ n.x }}"
     )
-    result = rendered(looping)
-    assert isinstance(result, TemplateError)
+    assert "expected values of at most" in str(rendered(looping))
+
+
+def test_what_is_no_longer_held_costs_nothing() -> None:
+    source = "{% set n = namespace(x='') %}{% for i in range(9999) %}{% set n.x = ('x' * 99999)[i:] %}{% endfor %}{{ n.x | length }}"
+    result, _, peak = cost(source)
+    assert result == "90001"  # a gigabyte was made in all
+    assert peak < MOST_BYTES
 
 
 def test_what_counts_changes_nothing_of_what_templates_write() -> None:
@@ -357,7 +365,7 @@ def template_case(number: int) -> tuple[str, float, int]:
     return "limited" if "expected" in str(result) else "failed", seconds, peak
 
 
-@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning", "ignore::SyntaxWarning")
 @pytest.mark.parametrize("kind", ["written", "damaged"])
 def test_random_templates_render_or_fail_by_name_at_little_cost(kind: str) -> None:
     counts: Counter[str] = Counter()

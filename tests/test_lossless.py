@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import quoth
-from models import EOS, EOT, FORMATS, KERNELS, KV_TYPES, tiny
+from models import EOS, EOT, KERNELS, KV_TYPES, tiny
 from sources import OPEN, ROLES, Source, speculation
 
 PROMPT = [40, 41, 42, 43, 40, 41, 42]
@@ -60,10 +60,10 @@ def assert_contract(source: Source, decoder: quoth.Decoder) -> None:
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_sampled_text_is_the_same_for_100_seeds_whatever_the_source(role: str) -> None:
+def test_sampled_text_is_the_same_whatever_the_source(role: str) -> None:
     model = tiny()
     accepted = 0
-    for seed in range(100):
+    for seed in range(15):
         sampling = quoth.Sampling(temperature=0.8, top_k=20, seed=seed)
         plain = model.decoder(sampling=sampling, speculation=None)
         expected = plain.generate(PROMPT, max_tokens=32, stop_at_eog=False, logprobs=0)
@@ -77,26 +77,7 @@ def test_sampled_text_is_the_same_for_100_seeds_whatever_the_source(role: str) -
         accepted += found.stats.accepted
         assert found.stats.steps + found.stats.accepted + 1 == found.stats.committed
     right = role in ("perfect", "alternating", "lying", "slow", "raising truncate_pending", "raising rebuild")
-    assert accepted > 100 or not right
-
-
-@pytest.mark.parametrize("role", ROLES)
-def test_greedy_text_is_the_same_whatever_the_source_and_draws_nothing(role: str) -> None:
-    model = tiny()
-    plain = model.decoder(speculation=None)
-    expected = plain.generate(PROMPT, max_tokens=100, stop_at_eog=False, logprobs=5)
-    assert expected.stats.draws == 0
-    streams = [plain_stream(model, GREEDY, PROMPT, 170)]
-    for max_draft in (1, 2, 3, 4, 7, 8, 16, 33, 64):
-        source = Source(role, streams)
-        decoder = model.decoder(speculation=speculation(source, max_draft))
-        found = decoder.generate(PROMPT, max_tokens=100, stop_at_eog=False, logprobs=5)
-        assert outcome(found) == outcome(expected), max_draft
-        assert_same_state(decoder, plain)
-        assert_contract(source, decoder)
-        if role == "perfect":
-            assert found.stats.longest_draft == max_draft
-            assert found.stats.accepted == found.stats.drafted > 40
+    assert accepted > 15 or not right
 
 
 def test_the_built_in_cascade_and_references_change_nothing() -> None:
@@ -108,7 +89,7 @@ def test_the_built_in_cascade_and_references_change_nothing() -> None:
         for options, reference in (
             ({}, None),
             ({"gate": OPEN, "costs": {1: 1.0}}, stream),
-            ({"gate": OPEN, "policy": "fixed"}, stream),
+            ({"gate": OPEN, "min_match": 2}, stream),
         ):
             decoder = model.decoder(sampling=sampling, speculation=quoth.Speculation(**options))
             if reference:
@@ -122,38 +103,24 @@ def test_the_built_in_cascade_and_references_change_nothing() -> None:
 # ---- obligation 2: the same bits at every commit
 
 
-@pytest.mark.parametrize("kind", FORMATS)
-def test_rows_at_every_commit_have_the_bits_of_plain_ones(kind: str) -> None:
+def test_rows_at_every_commit_have_the_bits_of_plain_ones() -> None:
     """Log-probabilities of 20 tokens tell of each row, and keys and values in the cache of every number before it."""
-    i = FORMATS.index(kind)
-    arch = ("llama", "qwen2", "qwen3")[i % 3]
-    for j, kv_type in enumerate(KV_TYPES):
-        sampling = (GREEDY, quoth.Sampling(temperature=0.8, top_k=20, seed=i))[(i + j) % 2]
+    for i, (kind, arch, kv_type) in enumerate(
+        zip(("Q4_K", "Q8_0", "F16"), ("llama", "qwen2", "qwen3"), KV_TYPES, strict=True)
+    ):
+        sampling = (GREEDY, WARM)[i % 2]
         reference = tiny(kind, arch=arch, kv_type=kv_type, kernels="scalar")
         plain = reference.decoder(sampling=sampling, speculation=None)
         expected = plain.generate(PROMPT, max_tokens=40, stop_at_eog=False, logprobs=20)
         streams = [plain_stream(reference, sampling, PROMPT, 80)]
         for k, kernels in enumerate(KERNELS):
-            model = tiny(kind, arch=arch, kv_type=kv_type, kernels=kernels, threads=1 + (i + j + k) % 2)
-            for role, max_draft in (("perfect", 1 + (7 * i + 11 * j + 3 * k) % 33), ("alternating", 8)):
+            model = tiny(kind, arch=arch, kv_type=kv_type, kernels=kernels, threads=1 + (i + k) % 2)
+            for role, max_draft in (("perfect", 1 + (7 * i + 3 * k) % 33), ("alternating", 8)):
                 decoder = model.decoder(sampling=sampling, speculation=speculation(Source(role, streams), max_draft))
                 found = decoder.generate(PROMPT, max_tokens=40, stop_at_eog=False, logprobs=20)
-                assert outcome(found) == outcome(expected), (kv_type, kernels, role, max_draft)
+                assert outcome(found) == outcome(expected), (kind, kv_type, kernels, role, max_draft)
                 assert_same_state(decoder, plain)
                 assert found.stats.accepted > 0
-
-
-@pytest.mark.parametrize("threads", [1, 2, 3, 4])
-@pytest.mark.parametrize("kv_type", ["f16", "q8_0"])
-def test_rows_have_the_bits_of_plain_ones_for_every_draft_length(threads: int, kv_type: quoth.model.KvType) -> None:
-    model = tiny(threads=threads, kv_type=kv_type)
-    plain = model.decoder(sampling=WARM, speculation=None)
-    expected = plain.generate(PROMPT, max_tokens=70, stop_at_eog=False, logprobs=20)
-    streams = [plain_stream(model, WARM, PROMPT, 140)]
-    for max_draft in range(1, 65) if threads == 1 else range(threads, 65, 8):
-        decoder = model.decoder(sampling=WARM, speculation=speculation(Source("perfect", streams), max_draft))
-        assert outcome(decoder.generate(PROMPT, max_tokens=70, stop_at_eog=False, logprobs=20)) == outcome(expected)
-        assert_same_state(decoder, plain)
 
 
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "F16"])
@@ -378,70 +345,6 @@ def test_a_stop_text_ends_it_at_the_token_that_completes_it(seed: int) -> None:
     assert checked > 8
 
 
-def test_the_models_own_ends_end_it_as_plain() -> None:
-    model = tiny()
-    stops: Counter[object] = Counter()
-    for seed in range(30):
-        sampling = quoth.Sampling(temperature=0.8, top_k=20, seed=seed, logit_bias={EOS: 3.0, EOT: 3.0})
-        found = assert_same_end(
-            model, sampling, plain_stream(model, sampling, PROMPT, 90), stop_at_eog=True, max_tokens=40
-        )
-        stops[found.stop] += 1
-    assert stops[EOS] > 1
-    assert stops[EOT] > 1
-
-
-def test_every_budget_and_every_end_of_the_context_ends_it_as_plain() -> None:
-    model = tiny()
-    stream = plain_stream(model, WARM, PROMPT, 90)
-    for n in (*range(1, 14), 33):
-        found = assert_same_end(model, WARM, stream, max_tokens=n)
-        assert (found.finish_reason, len(found.tokens)) == ("length", n)
-    for room in (*range(8), 15, 20):
-        small = tiny(n_ctx=len(PROMPT) + room)
-        found = assert_same_end(small, WARM, stream)
-        assert (found.finish_reason, found.stop, len(found.tokens)) == ("context", None, room + 1)
-        assert list(found.tokens) == stream[len(PROMPT) :][: room + 1]
-
-
-def test_conversations_of_random_turns_are_plain_ones_and_each_turn_is_a_fresh_one() -> None:
-    dice = random.Random(11)
-    for _ in range(12):
-        model = tiny(kv_type=dice.choice(KV_TYPES), n_ctx=300)
-        sampling = quoth.Sampling(
-            temperature=dice.choice((0.0, 0.7, 1.2)), top_k=dice.choice((0, 20)), top_p=dice.choice((1.0, 0.9)),
-            repeat_penalty=dice.choice((1.0, 1.2)), seed=dice.randrange(2**64),
-        )  # fmt: skip
-        plain = model.decoder(sampling=sampling, speculation=None)
-        script = []
-        for _ in range(4):
-            said = plain.history
-            prompt = [
-                *said[: dice.randrange(len(said) + 1)],
-                *(dice.randrange(97) for _ in range(dice.randrange(1, 20))),
-            ]
-            request = {
-                "max_tokens": dice.randrange(1, 40),
-                "stop": [dice.choice(["e", "a", "zz"]), dice.randrange(97)],
-                "stop_at_eog": dice.random() < 0.5,
-                "logprobs": dice.choice((None, 0, 4)),
-                "seed": dice.choice((None, dice.randrange(9))),
-            }
-            expected = plain.generate(prompt, **request)
-            fresh = model.decoder(sampling=plain.sampling, speculation=None)
-            assert outcome(fresh.generate(prompt, **request)) == outcome(expected)
-            assert_same_state(plain, fresh)
-            script.append((prompt, request, expected))
-        streams = [[*prompt, *expected.tokens] for prompt, _, expected in script]
-        for role in dice.sample(ROLES, 3):
-            source = Source(role, streams)
-            decoder = model.decoder(sampling=sampling, speculation=speculation(source, dice.randrange(1, 65)))
-            for prompt, request, expected in script:
-                assert outcome(decoder.generate(prompt, **request)) == outcome(expected)
-                assert_contract(source, decoder)
-            assert_same_state(decoder, plain)
-
-
 # ---- obligation 7: the distribution
 
 
@@ -465,6 +368,7 @@ def chi_square(counts: Counter[int], p: np.ndarray, n: int) -> tuple[float, floa
     return float(sum((f - e) ** 2 / e for f, e in cells)), limit
 
 
+@pytest.mark.slow
 def test_twenty_thousand_first_tokens_follow_the_exact_distribution_with_and_without_speculation() -> None:
     """Also bug report 15: draws from the wrong distribution."""
     model, prompt, n = tiny(n_ctx=16), [50, 51, 52], 20_000

@@ -95,6 +95,85 @@ def test_other_tokens_end_the_measurement(
         list(goals.garbage(rig))
 
 
+# ---- another engine
+
+SERVER = """#!{python}
+import http.server, json, sys, time
+
+def option(name):
+    return sys.argv[sys.argv.index(name) + 1] if name in sys.argv else None
+
+way = option("--spec-type")
+asked = 0
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    def reply(self, data):
+        body = json.dumps(data).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        self.reply({{"status": "ok"}})
+
+    def do_POST(self):
+        global asked
+        asked += 1
+        said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        with open({log!r}, "a") as log:
+            log.write(json.dumps([way, asked, said]) + "\\n")
+        tokens = [116, 104] if way != "ngram-mod" else [116, 105]
+        timings = {{"prompt_ms": 4.0, "predicted_ms": 8.0 if way is None else 2.0}}
+        timings |= {{}} if way is None else {{"draft_n": 5, "draft_n_accepted": 3}}
+        self.reply({{"content": "the", "tokens": tokens, "timings": timings}})
+
+    def log_message(self, *_):
+        pass
+
+http.server.HTTPServer((option("--host"), int(option("--port"))), Handler).serve_forever()
+"""
+
+
+def test_another_engine_is_measured_as_quoth_is(tiny_chat_path: Path, tmp_path: Path) -> None:
+    log, server, record = tmp_path / "log", tmp_path / "server", tmp_path / "m-peers.toml"
+    server.write_text(SERVER.format(python=sys.executable, log=str(log)))
+    server.chmod(0o755)
+    file = tmp_path / "w.jsonl"
+    lines = [{"id": "a", "kind": "free-form", "turns": ["the", "user"], "system": "a", "max_tokens": 9}]
+    lines.append({"id": "b", "kind": "repeat", "messages": [{"role": "user", "content": "the"}], "references": ["the"]})
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    arguments = [str(server), str(tiny_chat_path), str(file), "--ways", "ngram-simple,ngram-mod", "--rounds", "2"]
+    assert load_tool("measure_peers").main([*arguments, "--record", str(record)]) == 0
+    found = tomllib.loads(record.read_text())
+    ratio = {"ratio": 4.0, "low": 4.0, "high": 4.0, "n": 2}
+    whole = {"ratio": 2.0, "low": 2.0, "high": 2.0, "n": 2}
+    counts = {"drafted": 2 * 3 * 5, "accepted": 2 * 3 * 3}
+    head = {"engine": "llama.cpp", "model": "chat"}
+    figures = {"speedup": ratio, "total_speedup": whole, "prose": ratio}
+    assert found["rows"] == [
+        head | {"speculation": "ngram-simple, defaults"} | figures | {"answers": {"same": 2, "of": 2}} | counts,
+        head | {"speculation": "ngram-mod, defaults"} | figures | {"answers": {"same": 0, "of": 2}} | counts,
+    ]
+    asked = [json.loads(line) for line in log.read_text().splitlines()]
+    assert [way for way, at, said in asked if at == 1 and said["n_predict"] == 9] == [
+        *(None, None, "ngram-simple", "ngram-simple", None),
+        *(None, "ngram-mod", "ngram-mod", None),
+    ], "each run has a server of its own, and either goes first in turn"
+    tokenizer = quoth.Model(tiny_chat_path).tokenizer
+    talk = [{"role": role, "content": text} for role, text in (("system", "a"), ("user", "the"))]
+    later = [*talk, {"role": "assistant", "content": "the"}, {"role": "user", "content": "user"}]
+    expected = [tokenizer.apply_chat_template(one) for one in (talk, later)]
+    assert [said["prompt"] for way, _, said in asked if said["n_predict"] == 9] == expected * 9
+    table = load_tool("economics").peers({"m-peers": found}).splitlines()
+    assert table[2].startswith("| llama.cpp | chat | ngram-simple, defaults | - | - | - | 4.00 × (4.00-4.00) |")
+
+
+def test_another_engine_that_does_not_start_is_told(tiny_chat_path: Path, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="no answer, exit code 1"):
+        load_tool("measure_peers").main(["/bin/false", str(tiny_chat_path), "--record", str(tmp_path / "m.toml")])
+
+
 # ---- everything
 
 

@@ -188,7 +188,7 @@ def test_a_child_may_drop_what_it_inherited() -> None:
     del in_child
     child = os.fork()
     if child == 0:
-        signal.alarm(100)  # rather than to wait for ever
+        signal.alarm(100)  # rather than to wait without end
         del stream, decoder, chat, awaited, session, model
         gc.collect()
         sys.exit(7)  # through the interpreter's whole end

@@ -188,7 +188,7 @@ def contend(threads: int, until: Callable[[list[Any]], bool], use: Callable[[], 
                 time.sleep(0)
 
     in_threads([work] * threads)
-    assert until(done), "the callers keep each other out for ever"
+    assert until(done), "the callers keep each other out without end"
     assert all("in use by another caller" in text for text in refused), set(refused)
     return done, len(refused)
 
@@ -200,7 +200,7 @@ def test_of_many_callers_of_a_session_each_appends_all_or_nothing() -> None:
     assert refused > 0, "they never met"
     assert len(session) == 40 * len(done)
     expected = model.session().forward(block * len(done)).view(np.uint32)
-    # Who came when is not known; every block's rows are those of some place.
+    # The order of the callers is not known; every block's rows are those of some place.
     places = {expected[i : i + 40].tobytes() for i in range(0, len(expected), 40)}
     assert {rows.view(np.uint32).tobytes() for rows in done} == places
     assert len(places) == len(done)
@@ -242,7 +242,7 @@ def test_of_many_callers_of_an_index_each_learns_all_or_nothing() -> None:
 
 
 class Own(Exception):
-    """An exception that nobody else raises."""
+    """An exception that no other code raises."""
 
 
 class OwnBase(BaseException):

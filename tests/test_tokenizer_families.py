@@ -29,6 +29,7 @@ ADDED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ADDED)
 def test_every_golden_line_gets_what_the_file_adds_and_nothing_else(name: str) -> None:
     front, behind = ADDED[name]
@@ -103,7 +104,7 @@ def test_the_space_in_front_is_put_there_and_taken_away_again(text: str, prefix:
     assert tokenizer.decode(ids) == spaced
     said = b"".join(map(tokenizer.token_bytes, ids)).decode()
     assert said == (" " if prefix and text else "") + spaced
-    # Whoever says what is wanted is not asked twice.
+    # A caller that says what is wanted gets it.
     for asked in (True, False):
         assert tokenizer.encode(text, add_space_prefix=asked) == Tokenizer.from_metadata(
             {**metadata, KEY + "add_space_prefix": asked}

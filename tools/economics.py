@@ -47,6 +47,8 @@ LEAST_SPEEDUP = {"copies": 2.4, "all": 2.0, "free-form": 1.0, "reference-only": 
 """Of the default model."""
 LEAST_SINGLE = 0.97
 """Of each workload."""
+LOSES = 0.995
+"""A ratio below it is a loss; others round to 1.00 or more."""
 
 Record: TypeAlias = dict[str, Any]
 Records: TypeAlias = dict[str, Record]
@@ -60,17 +62,29 @@ def read_records(folder: Path) -> Records:
 # -- cells -------------------------------------------------------------------------------------------------------------
 
 
+def middle(figure: Mapping[str, float] | float) -> float:
+    """The figure itself: a ratio of sums, a median, or a number that stands alone."""
+    if isinstance(figure, int | float):
+        return figure
+    return figure["ratio"] if "ratio" in figure else figure["median"]
+
+
 def spread(figure: Mapping[str, float] | None, digits: int = 2, unit: str = "") -> str:
-    """A median with its quartiles."""
+    """A median with its quartiles, or a ratio of sums with its least and greatest round."""
     if figure is None:
         return "-"
-    return f"{figure['median']:.{digits}f}{unit} ({figure['low']:.{digits}f}-{figure['high']:.{digits}f})"
+    return f"{middle(figure):.{digits}f}{unit} ({figure['low']:.{digits}f}-{figure['high']:.{digits}f})"
 
 
 def ratio(figure: Mapping[str, float] | None) -> str:
     """A ratio to plain decoding; bold where it loses."""
     text = spread(figure, unit=" ×")
-    return f"**{text}**" if figure is not None and figure["median"] < 0.995 else text
+    return f"**{text}**" if figure is not None and middle(figure) < LOSES else text
+
+
+def alone(value: float) -> str:
+    """A ratio without its spread; bold where it loses."""
+    return f"**{value:.2f} ×**" if value < LOSES else f"{value:.2f} ×"
 
 
 def share(part: float | None) -> str:
@@ -165,57 +179,107 @@ def workloads(records: Records) -> str:
     """Speedup by kind."""
     parts = []
     for name, record in named(records, "-workloads"):
-        rows = [
-            [
-                f"**{group['name']}**" if group["name"] == "all" else group["name"],
-                str(group["n"]),
-                f"{group['plain_rate']['median']:.0f}",
-                f"{group['speculative_rate']['median']:.0f}",
-                ratio(group["speedup"]),
-                f"{group['worst']:.2f} ×",
-                f"{group['tokens_per_step']:.2f}",
-                share(group["acceptance"]) if group["drafted"] else "-",
-                str(group["trips"]),
-            ]
-            for group in record["groups"]
-        ]
-        columns = [
-            "kind",
-            "n",
-            "plain tok/s",
-            "speculative",
-            "ratio",
-            "worst",
-            "tokens a step",
-            "accepted",
-            "gate closed",
-        ]
         same = sum(one["identical"] for one in record["workloads"])
         head = f"**{name}**, {same} of {len(record['workloads'])} workloads identical, {record['rounds']} rounds\n\n"
-        parts.append(f"{head}{table(columns, rows)}{where(record, f'{name}-workloads')}")
+        kinds, subsets = _groups("kind", record["groups"]), _groups("subset", record["subsets"])
+        parts.append(f"{head}{kinds}\n{subsets}\n{how(record)}\n{where(record, f'{name}-workloads')}")
     return "\n".join(parts)
+
+
+def how(record: Record) -> str:
+    """What the ratios of a record of workloads are, in a sentence."""
+    if "ratio" in record["groups"][0]["speedup"]:
+        return "Ratios are of summed times, with the least and the greatest round."
+    return "Ratios are those of the median round, with quartiles; speeds are medians of their own."
+
+
+def _groups(first: str, groups: Iterable[Mapping[str, Any]]) -> str:
+    columns = [first, "n", "plain tok/s", "speculative", "ratio", "worst", "with the prompts", "tokens a step"]
+    return table([*columns, "accepted", "gate closed"], map(_group, groups))
+
+
+def _group(group: Mapping[str, Any]) -> list[str]:
+    return [
+        f"**{group['name']}**" if group["name"] == "all" else group["name"],
+        str(group["n"]),
+        f"{middle(group['plain_rate']):.0f}",
+        f"{middle(group['speculative_rate']):.0f}",
+        ratio(group["speedup"]),
+        alone(group["worst"]),
+        ratio(group["total_speedup"]),
+        f"{group['tokens_per_step']:.2f}",
+        share(group["acceptance"]) if group["drafted"] else "-",
+        str(group["trips"]),
+    ]
+
+
+def _spoken(records: Records) -> list[tuple[str, Record, Record | None]]:
+    """Records of workloads: the model, what was measured greedily, what was measured sampled."""
+    found = named(records, "-workloads")
+    return [(name, record, records.get(f"{name}.sampled-workloads")) for name, record in found if "." not in name]
+
+
+def _whole(record: Record) -> Record:
+    return next(group for group in record["groups"] if group["name"] == "all")
+
+
+def headline(records: Records) -> str:
+    """What the records say of a whole job, greedy and sampled, losses too: for a README."""
+    lines = []
+    for name, greedy, sampled in _spoken(records):
+        kinds = len(greedy["groups"]) - 1
+        lines.append(f"{name}, {len(greedy['workloads'])} workloads of {kinds} kinds, plain decoding = 1:\n")
+        rows = []
+        for what, record in (("greedy", greedy), ("sampled", sampled)):
+            if record is not None:
+                whole = _whole(record)
+                prose = [group["speedup"] for group in record["groups"] if group["name"] == "free-form"]
+                if what == "sampled":
+                    what = f"sampled, temperature {record['temperature']:g}"  # noqa: PLW2901
+                cells = [ratio(whole["speedup"]), ratio(whole["total_speedup"]), ratio(prose[0]) if prose else "-"]
+                rows.append([what, *cells, f"{alone(whole['worst'])} ({whole['worst_id']})"])
+        columns = ["", "decoding", "with the prompts", "prose, decoding", "worst workload, decoding"]
+        lines.append(table(columns, rows))
+    return "\n".join(lines)
 
 
 def summary(records: Records) -> str:
     """Speedup by kind in a few columns: for a README."""
     parts = []
-    for name, record in named(records, "-workloads"):
-        if "." in name:  # variants stay on the page of their own
-            continue
+    for name, greedy, sampled in _spoken(records):
+        others = {group["name"]: group for group in sampled["groups"]} if sampled is not None else {}
         rows = []
-        for group in record["groups"]:
-            if group["name"] not in ("copies", "reference-only"):
-                shown = f"**{group['name']}**" if group["name"] == "all" else group["name"]
-                accepted = share(group["acceptance"]) if group["drafted"] else "-"
-                rows.append([shown, ratio(group["speedup"]), f"{group['tokens_per_step']:.2f}", accepted])
-        same = sum(one["identical"] for one in record["workloads"])
-        foot = f"\n{same} of {len(record['workloads'])} answers identical to plain decoding, token for token.\n"
-        parts.append(
-            table([name, "speed, plain = 1", "tokens a step", "accepted"], rows)
-            + foot
-            + where(record, f"{name}-workloads")
-        )
+        for group in greedy["groups"]:
+            shown = f"**{group['name']}**" if group["name"] == "all" else group["name"]
+            accepted = share(group["acceptance"]) if group["drafted"] else "-"
+            other = others.get(group["name"], {})
+            cells = [ratio(group["speedup"]), ratio(group["total_speedup"]), ratio(other.get("speedup"))]
+            rows.append([shown, *cells, f"{group['tokens_per_step']:.2f}", accepted])
+        columns = [name, "greedy, decoding", "with the prompts", "sampled, decoding", "tokens a step", "accepted"]
+        runs = [(greedy, f"{name}-workloads")]
+        if sampled is not None:
+            runs.append((sampled, f"{name}.sampled-workloads"))
+        ones = [one for record, _ in runs for one in record["workloads"]]
+        same = sum(one["identical"] for one in ones)
+        foot = f"\n{same} of {len(ones)} answers identical to plain decoding, token for token.\n"
+        parts.append(table(columns, rows) + foot + "".join(where(record, of) for record, of in runs))
     return "\n".join(parts)
+
+
+def shipped(records: Records) -> str:
+    """How far the best other setting is ahead of the shipped one: for a README."""
+    found = []
+    for name, record in named(records, "-replay"):
+        ways = record.get("ways", ())
+        own = [way["speedup"] for way in ways if not way["options"]]
+        if own:
+            best = max(ways, key=lambda way: way["speedup"])
+            ahead = 100 * (best["speedup"] / own[0] - 1)
+            told = f"{ahead:.1f} % ahead with {' '.join(best['options'])}" if best["options"] else "none is ahead"
+            found.append(f"{name}: {told}")
+    counts = {len(record["ways"]) - 1 for _, record in named(records, "-replay") if record.get("ways")}
+    tried = "-".join(str(count) for count in sorted(counts))
+    return f"Best of {tried} other settings in replays: {'; '.join(found)}.\n" if found else ""
 
 
 def single(records: Records) -> str:
@@ -307,7 +371,7 @@ def goals(records: Records) -> str:
             one = {"what": "speed of memory that decoding uses", "unit": "%", "least": 100 * goal["share"], "digits": 0}
             rows.append(_goal({**one, "figure": _exact(100 * speed["bandwidth_share"])}, name))
     if spoken := records.get("smollm2-workloads"):
-        for group in spoken["groups"]:
+        for group in (*spoken["groups"], *spoken["subsets"]):
             if (least := LEAST_SPEEDUP.get(group["name"])) is not None:
                 one = {"what": f"speedup, {group['name']}", "figure": group["speedup"], "unit": "×", "least": least}
                 rows.append(_goal(one, "smollm2"))
@@ -339,39 +403,51 @@ def _exact(value: float) -> dict[str, float]:
 def _goal(one: Mapping[str, Any], name: str) -> list[str]:
     figure, unit = one["figure"], one["unit"]
     digits = one.get("digits", 2)
-    middle = figure["median"]
+    found = middle(figure)
     goal, met = "-", ""
     if "most" in one:
-        goal, met = f"≤ {one['most']:g} {unit}", "met" if middle <= one["most"] else "**missed**"
+        goal, met = f"≤ {one['most']:g} {unit}", "met" if found <= one["most"] else "**missed**"
     if "least" in one:
-        goal, met = f"≥ {one['least']:g} {unit}", "met" if middle >= one["least"] else "**missed**"
+        goal, met = f"≥ {one['least']:g} {unit}", "met" if found >= one["least"] else "**missed**"
     exact = figure["low"] == figure["high"]
-    text = f"{middle:.{digits}f} {unit}" if exact else f"{spread(figure, digits)} {unit}"
+    text = f"{found:.{digits}f} {unit}" if exact else f"{spread(figure, digits)} {unit}"
     return [one["what"], name, text, goal, met]
 
 
 def peers(records: Records) -> str:
-    """Other engines on the same machine and file."""
-    record = records.get("peers", {})
-    rows = []
-    for row in record.get("rows", ()):
-        cost = row.get("verify_cost", {})
-        answers = row.get("answers")
-        rows.append(
-            [
-                row["engine"],
-                row["model"],
-                row.get("speculation", "off"),
-                spread(row.get("decode"), 0),
-                spread(row.get("prefill"), 0),
-                " / ".join(f"{cost[k]:.2f}" for k in ("4", "8", "16") if k in cost) or "-",
-                ratio(row.get("speedup")),
-                ratio(row.get("prose")),
-                "-" if answers is None else f"{answers['same']} of {answers['of']}",
-            ]
-        )
+    """Other engines on the same machine and file, then drafting without a draft model in each."""
+    measured = [row for name, record in records.items() if name.endswith("peers") for row in record.get("rows", ())]
+    rows = [_peer(row) for row in measured]
+    for name, record, _ in _spoken(records):
+        groups = {group["name"]: group for group in record["groups"]}
+        own = {"engine": "quoth", "model": name, "speculation": "on"}
+        own |= {"speedup": groups["all"]["speedup"], "total_speedup": groups["all"]["total_speedup"]}
+        own |= {"prose": groups.get("free-form", {}).get("speedup")}
+        same = sum(one["identical"] for one in record["workloads"])
+        rows.append(_peer(own | {"answers": {"same": same, "of": len(record["workloads"])}}))
+    if not measured:
+        return ""
     columns = ["engine", "model", "speculation", "decode tok/s", "prompt tok/s", "cost of 4 / 8 / 16"]
-    return table([*columns, "all kinds", "prose", "same answers"], rows, 3) if rows else ""
+    columns += ["all kinds", "with the prompts", "prose", "same answers"]
+    told = any("speculation" in row for row in measured)
+    missing = "\nThe other engines' own speculation is *not measured yet* (`python tools/measure_peers.py`).\n"
+    return table(columns, rows, 3) + ("" if told else missing)
+
+
+def _peer(row: Mapping[str, Any]) -> list[str]:
+    cost, answers = row.get("verify_cost", {}), row.get("answers")
+    return [
+        row["engine"],
+        row["model"],
+        row.get("speculation", "off"),
+        spread(row.get("decode"), 0),
+        spread(row.get("prefill"), 0),
+        " / ".join(f"{cost[k]:.2f}" for k in ("4", "8", "16") if k in cost) or "-",
+        ratio(row.get("speedup")),
+        ratio(row.get("total_speedup")),
+        ratio(row.get("prose")),
+        "-" if answers is None else f"{answers['same']} of {answers['of']}",
+    ]
 
 
 def provenance(records: Records) -> str:
@@ -390,7 +466,9 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "four": four,
     "speed": speed,
     "workloads": workloads,
+    "headline": headline,
     "summary": summary,
+    "shipped": shipped,
     "single": single,
     "sources": sources,
     "replay": replay,

@@ -82,8 +82,6 @@ DOCUMENTS = ("/usr/share/doc",)
 """Documentation where there is some."""
 
 WAYS = [
-    "policy=fixed",
-    "policy=fixed min_match=2 min_draft=2",
     "max_draft=4",
     "max_draft=8",
     "max_draft=32",
@@ -147,7 +145,7 @@ def facts() -> list[str]:
 def main(argv: Sequence[str] | None = None) -> int:
     """The command line."""
     parser = argparse.ArgumentParser(description="Measure everything that pages tell of this machine.")
-    parser.add_argument("--workloads", type=Path, default=ROOT.parent / "shared" / "workloads" / "visible.jsonl")
+    parser.add_argument("--workloads", type=Path, default=ROOT / "benches" / "workloads.jsonl")
     parser.add_argument("--records", type=Path, help="folder of the records (benches/records)")
     parser.add_argument("--pictures", type=Path, help="folder of the pictures (docs/images)")
     parser.add_argument("--work", type=Path, help="folder for the random model and traces (a temporary one)")

@@ -81,7 +81,7 @@ def program_run(model: str) -> dict[str, Any]:
 
 
 def idle_share(seconds: float) -> float:
-    """The share of all cores' time that nobody used, over the next moment."""
+    """The share of all cores' time that was idle, over the next moment."""
 
     def times() -> list[int]:
         with open("/proc/stat", encoding="ascii") as stat:

@@ -4,7 +4,7 @@
 
 use criterion::{BatchSize, Criterion, Throughput};
 use quoth_benches::inputs::Random;
-use quoth_draft::{Cascade, CascadeOptions, DraftSource, SuffixIndex};
+use quoth_draft::{Budget, Cascade, CascadeOptions, Draft, DraftSource, SuffixIndex};
 use std::time::Duration;
 
 /// Tokens with the repetitions of a text: new ones, and runs copied from earlier.
@@ -48,8 +48,8 @@ fn main() {
     let mut at = 0;
     group.bench_function("suggest and observe", |b| {
         b.iter(|| {
-            let mut draft = Vec::new();
-            cascade.suggest(&context, 16, &mut draft).expect("a cascade does not fail");
+            let mut draft = Draft::default();
+            cascade.suggest(&context, Budget::free(16), &mut draft).expect("a cascade does not fail");
             let token = tokens[at % tokens.len()];
             at += 1;
             context.push(token);

@@ -3,7 +3,7 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use quoth_draft::{Cascade, CascadeOptions, CostTable, DraftSource, Policy, SuffixIndex, TopkRow};
+use quoth_draft::{Budget, Cascade, CascadeOptions, Draft, DraftSource, SuffixIndex, TopkRow};
 
 /// Whether `draft` follows `last` somewhere in `text`.
 fn quotes(text: &[u32], last: u32, draft: &[u32]) -> bool {
@@ -13,14 +13,13 @@ fn quotes(text: &[u32], last: u32, draft: &[u32]) -> bool {
 fuzz_target!(|data: &[u8]| {
     let [first, rest @ ..] = data else { return };
     let n_vocab = 1 + usize::from(first % 7);
-    let mut options = CascadeOptions::for_costs(&CostTable::default());
-    options.recycling = first & 128 != 0;
-    if first & 64 != 0 {
-        options.policy = Policy::Fixed { budget_factor: 2 };
-    }
-    let recycling = options.recycling;
+    let recycling = first & 128 != 0;
+    let options = CascadeOptions { recycling, ..CascadeOptions::default() };
+    // Either each drafted token costs as much, or none anything.
+    let slope = if first & 64 != 0 { 0.05 } else { 0.0 };
+    let extra: Vec<f64> = (0..64).map(|d| slope * f64::from(d)).collect();
     let mut cascade = Cascade::new(n_vocab, options).expect("options are in range");
-    let (mut stream, mut references, mut draft): (Vec<u32>, Vec<Vec<u32>>, Vec<u32>) = Default::default();
+    let (mut stream, mut references, mut made): (Vec<u32>, Vec<Vec<u32>>, Draft) = Default::default();
     let token = |byte: &u8| u32::from(*byte) % n_vocab as u32;
     for call in rest.chunks(6) {
         let tokens: Vec<u32> = call[1..].iter().map(token).collect();
@@ -31,22 +30,23 @@ fuzz_target!(|data: &[u8]| {
             }
             3 | 4 => {
                 let max = 1 + usize::from(call[0] / 9);
-                draft.clear();
-                cascade.suggest(&stream, max, &mut draft).expect("own sources do not fail");
-                assert!(draft.len() <= max && draft.iter().all(|t| (*t as usize) < n_vocab));
+                let budget = Budget { min_tokens: 1, max_tokens: max, extra: &extra };
+                cascade.suggest(&stream, budget, &mut made).expect("own sources do not fail");
+                let draft = &made.tokens;
+                assert!(draft.len() <= max && made.reach.len() == draft.len() && draft.iter().all(|t| (*t as usize) < n_vocab));
                 if let (Some(last), false, false) = (stream.last(), draft.is_empty(), recycling) {
                     // A quote that reaches the end of the conversation goes on with itself; a document ends.
                     let before = &stream[..stream.len() - 1];
                     let repeats = before
                         .iter()
                         .enumerate()
-                        .any(|(at, token)| token == last && [&stream[at + 1..], &draft].concat().starts_with(&draft));
-                    let quoted = references.iter().any(|text| quotes(text, *last, &draft));
+                        .any(|(at, token)| token == last && [&stream[at + 1..], draft].concat().starts_with(draft));
+                    let quoted = references.iter().any(|text| quotes(text, *last, draft));
                     assert!(repeats || quoted, "{stream:?} {draft:?}");
                 }
             }
             5 => {
-                if let Some(n) = draft.len().checked_sub(1 + usize::from(call[0] / 9) % draft.len().max(1)) {
+                if let Some(n) = made.len().checked_sub(1 + usize::from(call[0] / 9) % made.len().max(1)) {
                     cascade.truncate_pending(n);
                 }
             }
@@ -58,7 +58,7 @@ fuzz_target!(|data: &[u8]| {
                 let n = usize::from(call[0] / 9).min(stream.len());
                 stream.truncate(n);
                 cascade.rebuild(&stream).expect("own sources do not fail");
-                draft.clear();
+                made.clear();
             }
             _ => {
                 if references.len() < 4 {

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from quoth.conversation import Conversation
     from quoth.decoder import Decoder
     from quoth.draft_index import DraftIndex
+    from quoth.engine import Engine, Generation
     from quoth.errors import (
         BusyError,
         ClosedError,
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     )
     from quoth.model import Model
     from quoth.options import DraftSource, Gate, Sampling, Speculation
-    from quoth.request import GenerateOptions, StreamOptions
+    from quoth.request import EngineOptions, GenerateOptions, StreamOptions
     from quoth.results import Chunk, Result, TokenLogprobs
     from quoth.session import Session
     from quoth.stats import GateStats, SourceStats, Stats
@@ -49,9 +50,10 @@ _PLACES = {
         "QuothError",
         "TokenizerError",
     ),
+    "engine": ("Engine", "Generation"),
     "model": ("Model",),
     "options": ("DraftSource", "Gate", "Sampling", "Speculation"),
-    "request": ("GenerateOptions", "StreamOptions"),
+    "request": ("EngineOptions", "GenerateOptions", "StreamOptions"),
     "results": ("Chunk", "Result", "TokenLogprobs"),
     "session": ("Session",),
     "stats": ("GateStats", "SourceStats", "Stats"),
@@ -68,9 +70,12 @@ __all__ = [
     "Decoder",
     "DraftIndex",
     "DraftSource",
+    "Engine",
+    "EngineOptions",
     "Gate",
     "GateStats",
     "GenerateOptions",
+    "Generation",
     "InternalError",
     "Model",
     "ModelFileError",

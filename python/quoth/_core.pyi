@@ -36,10 +36,10 @@ class _Speculation(Protocol):
     max_draft: int
     min_draft: int | None
     min_match: int | None
-    policy: str
     recycling: bool
     costs: list[tuple[int, float]] | None
     cost_provenance: str
+    live_costs: bool
     gate: Any
 
 class _Request(Protocol):
@@ -295,22 +295,63 @@ class SourceStats:
     @property
     def accepted(self) -> int: ...
     @property
-    def muted(self) -> bool: ...
-    @property
     def reason(self) -> str | None: ...
+
+@final
+class Event:
+    """A step of a scheduler's task."""
+
+    @property
+    def task(self) -> int: ...
+    @property
+    def step(self) -> Step | None: ...
+    @property
+    def error(self) -> BaseException | None: ...
+    @property
+    def outcome(self) -> Outcome | None: ...
+
+@final
+class Outcome:
+    """What a scheduler's task did."""
+
+    @property
+    def stats(self) -> DecodeStats: ...
+    @property
+    def speculation(self) -> SpeculationStats | None: ...
+
+@final
+class Scheduler:
+    def __new__(
+        cls,
+        model: Model,
+        kv_type: str,
+        speculation_args: _Speculation,
+        max_sequences: int,
+        max_kv_bytes: int | None,
+        prefix_bytes: int,
+    ) -> Scheduler: ...
+    def submit(
+        self,
+        prompt: _Tokens,
+        request: _Request,
+        speculation_args: _Speculation | None,
+        source: object,
+        references: Sequence[Sequence[int]],
+        priority: int,
+    ) -> int: ...
+    def cancel(self, task: int) -> None: ...
+    def step(self) -> list[Event]: ...
+    def is_idle(self) -> bool: ...
+    def waiting(self) -> int: ...
+    def running(self) -> int: ...
+    def kv_bytes(self) -> int: ...
+    def prefix_bytes(self) -> int: ...
+    def clear_prefixes(self) -> None: ...
+    def save_prefixes(self, path: str) -> None: ...
+    def load_prefixes(self, path: str) -> int: ...
 
 def check_sampling(args: _Sampling, n_vocab: int | None) -> None: ...
 def check_speculation(args: _Speculation) -> None: ...
-def replay(
-    trace: _Tokens,
-    n_vocab: int,
-    args: _Speculation,
-    prompt_tokens: int,
-    plain_ns: int,
-    draft_ns: int,
-    true_costs: Sequence[tuple[int, float]] | None,
-    references: Sequence[Sequence[int]],
-) -> tuple[dict[str, Any], list[SourceStats]]: ...
 def replay_turns(
     turns: Sequence[tuple[_Tokens, _Tokens, _Tokens, int, bool]],
     stops: Sequence[int],

@@ -6,22 +6,26 @@ F1  A file appears under its name only when it is complete. Before that it stand
     which is gone after an error.
 F2  Only files are written over: not folders, devices or pipes. A symbolic link stays, and what it points to is written.
 F3  A file keeps its permissions; a new one gets those that the process gives new files.
-F4  No more than the limit is read, whatever a file says its size is.
+F4  No more than the limit is read, whatever a file says its size is; devices are refused before they are opened.
+F5  A text is UTF-8 with its own line ends. A byte order mark at its beginning is no part of it.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import stat
+import sys
 from contextlib import suppress
 from pathlib import Path
 
 from quoth._arguments import shown
 from quoth.errors import OptionsError
 
-__all__ = ["as_path", "read_whole", "write_whole"]
+__all__ = ["TEXT_BYTES", "as_path", "read_text", "read_whole", "write_whole"]
+
+TEXT_BYTES = 256 << 20
+"""Most bytes of a text: several times what the longest context holds."""
 
 _PIECE = 1 << 20
 """Bytes that are read at once."""
@@ -93,13 +97,38 @@ def _kind(found: os.stat_result) -> str:
     return _KINDS.get(stat.S_IFMT(found.st_mode), "no file")
 
 
-def read_whole(path: Path, limit_bytes: int, *, only_files: bool = True) -> bytes:
+def read_text(what: str, path: Path | None, limit_bytes: int | None = None) -> str:
+    """Read a text from a file or a pipe (F4, F5).
+
+    Args:
+        what: What it is, for messages: `the prompt`.
+        path: The file; None: stdin.
+        limit_bytes: Most bytes that it may have. None: `TEXT_BYTES`.
+
+    Raises:
+        OptionsError: It is larger, a device, or not UTF-8.
+        OSError: It cannot be read.
+    """
+    limit = TEXT_BYTES if limit_bytes is None else limit_bytes
+    if path is not None:
+        data, name = read_whole(path, limit, pipes=True), f"`{path}`"
+    elif len(data := sys.stdin.buffer.read(limit + 1)) > limit:
+        raise OptionsError(f"stdin has {len(data)} bytes or more, expected at most {limit}")
+    else:
+        name = "stdin"
+    try:
+        return data.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise OptionsError(f"{what} in {name} is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}") from None
+
+
+def read_whole(path: Path, limit_bytes: int, *, pipes: bool = False) -> bytes:
     """Read a file to its end (F4).
 
     Args:
         path: The file.
         limit_bytes: Most bytes that it may have.
-        only_files: Whether pipes and devices are refused, unread. A pipe without a writer is waited for.
+        pipes: Whether it may be a pipe. One without a writer is waited for.
 
     Raises:
         OptionsError: It is larger, or no file.
@@ -107,10 +136,8 @@ def read_whole(path: Path, limit_bytes: int, *, only_files: bool = True) -> byte
     """
     found = os.stat(path)
     regular = stat.S_ISREG(found.st_mode)
-    if stat.S_ISDIR(found.st_mode) and not only_files:
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-    if only_files and not regular:
-        raise OptionsError(f"`{path}` is {_kind(found)}, expected a file")
+    if not regular and not (pipes and (stat.S_ISFIFO(found.st_mode) or stat.S_ISSOCK(found.st_mode))):
+        raise OptionsError(f"`{path}` is {_kind(found)}, expected a file{' or a pipe' if pipes else ''}")
     pieces, n_bytes = [], found.st_size if regular else 0
     if n_bytes <= limit_bytes:
         n_bytes = 0

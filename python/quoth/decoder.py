@@ -12,13 +12,12 @@ import os
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from quoth import _core
 from quoth._arguments import token_ids, whole
-from quoth._files import as_path, read_whole
+from quoth._files import as_path, read_text
 from quoth._resource import Closed, Resource
 from quoth.asynchronous import AsyncSteps, Cancel, Worker
 from quoth.costs import expected_costs
@@ -61,7 +60,7 @@ class Decoder(Resource):
         _fork_of: Decoder | None = None,
     ) -> None:
         self.model = model
-        self.sampling = Sampling() if sampling is None else sampling
+        self.sampling = model.default_sampling if sampling is None else sampling
         self.speculation = as_speculation(speculation)
         self._request: Request | None = None
         self._last_stop: str | int | None = None
@@ -322,7 +321,7 @@ class Decoder(Resource):
     def _reference(self, reference: str | Sequence[int] | os.PathLike[str]) -> list[int]:
         """A reference as token ids, checked."""
         if isinstance(reference, os.PathLike):
-            reference = _read(as_path("reference", reference))
+            reference = read_text("the reference", as_path("reference", reference), REFERENCE_BYTES)
         if isinstance(reference, str):
             return self.model.tokenizer.encode(reference, errors="ignore")
         return self.model._model.token_ids(token_ids("reference", reference, "text, token ids or a path"))
@@ -407,14 +406,3 @@ def _copy_of(source: DraftSource) -> DraftSource:
             f"the draft source cannot be copied for the fork: {type(error).__name__}: {error}; expected one that "
             "`copy.deepcopy` can copy, or that has `__deepcopy__`"
         ) from error
-
-
-def _read(path: Path) -> str:
-    """A file's text, without a byte order mark."""
-    data = read_whole(path, REFERENCE_BYTES, only_files=False)
-    try:
-        return data.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise OptionsError(
-            f"the reference in `{path}` is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}"
-        ) from None

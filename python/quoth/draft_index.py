@@ -6,7 +6,6 @@ In: committed tokens, documents, optionally the most probable successors that ve
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 from quoth import _core
 from quoth._arguments import shown, token_ids, whole
@@ -31,11 +30,10 @@ class DraftIndex:
     Args:
         n_vocab: Token ids are 0 to `n_vocab` - 1.
         min_draft: Shortest draft worth suggesting. None: 1.
-        min_match: Shortest repeated run of tokens that is quoted from. None: as `policy` needs.
-        policy: `best-rate` or `fixed`, as in `Speculation`.
+        min_match: Shortest repeated run of tokens that is quoted from. None: 1.
         recycling: Whether to draft, where no longer run is repeated, the newest known successor of each token: from
             committed pairs and the best of each row of `observe_topk`.
-        costs: Cost of verifying k tokens, in plain steps, by k, for `best-rate`.
+        costs: Cost of verifying k tokens, in plain steps, by k: drafts are as long as pays.
 
     Raises:
         OptionsError: An argument is out of range.
@@ -47,12 +45,11 @@ class DraftIndex:
         *,
         min_draft: int | None = None,
         min_match: int | None = None,
-        policy: Literal["best-rate", "fixed"] = "best-rate",
         recycling: bool = True,
         costs: dict[int, float] | None = None,
     ) -> None:
         n_vocab = whole("n_vocab", n_vocab, 1, _MAX_VOCAB)
-        options = Speculation(min_draft=min_draft, min_match=min_match, policy=policy, recycling=recycling, costs=costs)
+        options = Speculation(min_draft=min_draft, min_match=min_match, recycling=recycling, costs=costs)
         self.n_vocab = n_vocab
         self._core = _core.DraftIndex(n_vocab, CoreSpeculation(options))
 

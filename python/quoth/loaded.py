@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 from quoth import _core
 from quoth._arguments import callback, shown, whole
 from quoth._resource import Resource
+from quoth.defaults import default_sampling
 from quoth.errors import ClosedError, OptionsError
 from quoth.tokenizer import Tokenizer
 
@@ -86,6 +87,7 @@ class LoadedModel(Resource):
         self.path = Path(resolve(path))
         self._file = _core.GgufFile(self.path)
         self.metadata = Metadata(self._file)
+        self.default_sampling: Final = default_sampling(self.metadata)
         self._pre = pre
         if pre is not None:
             _ = self.tokenizer  # an unknown name is refused now, not at the first text

@@ -5,14 +5,21 @@ In: a file or the name of a model. Out: the rest of the package.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 from quoth.conversation import Conversation
 from quoth.decoder import Decoder
+from quoth.engine import generate_many
 from quoth.loaded import LoadedModel, Metadata
 from quoth.options import DraftSource, Sampling, Speculation
+from quoth.request import EngineOptions, takes
+from quoth.results import Result
 from quoth.session import Session
+from quoth.stats import Stats
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 __all__ = ["Metadata", "Model", "Session"]
 
@@ -38,6 +45,8 @@ class Model(LoadedModel):
         n_vocab: Tokens of the vocabulary, and width of a row of logits.
         metadata: Keys and values of the file.
         kv_type: How new sessions cache keys and values.
+        default_sampling: What the file asks for (`general.sampling.*`), greedy where it asks for nothing. Decoders and
+            conversations without options of their own sample so.
 
     Raises:
         FileNotFoundError, OSError: The file cannot be read.
@@ -56,7 +65,7 @@ class Model(LoadedModel):
         """A new decoder: prompts to text.
 
         Args:
-            sampling: How tokens are chosen. None: greedily.
+            sampling: How tokens are chosen. None: as `default_sampling`.
             speculation: How they are guessed before: options, a draft source of your own, True for the defaults, or
                 None for plain decoding. It never changes which tokens are generated.
 
@@ -65,6 +74,46 @@ class Model(LoadedModel):
             TokenizerError: The file's vocabulary is damaged or of an unknown kind.
         """
         return Decoder(self, sampling=sampling, speculation=speculation)
+
+    @takes(EngineOptions)
+    def generate_many(
+        self,
+        prompts: Iterable[str | Sequence[int] | Mapping[str, Any]],
+        *,
+        max_sequences: int = 8,
+        progress: bool | Callable[[int, Stats], object] = False,
+        return_exceptions: bool = False,
+        speculation: Speculation | bool | None = True,
+        **options: Unpack[EngineOptions],
+    ) -> Iterator[tuple[int, Result]]:
+        """Generate after many prompts, several at a time in one forward; results come in the order of their completion.
+
+        Each result is the one that `Decoder.generate` gives for that prompt alone. A prompt that begins as an earlier
+        one, with the same system message for instance, computes only the rest.
+
+        Args:
+            prompts: Texts, token ids, or mappings with `prompt` and options of its own, which count before those below.
+                They are taken as they are needed, so they may come from a generator.
+            max_sequences: Prompts that run at once, 1 to 512.
+            progress: True: say on standard error how far it is. Or a function, called with the number of results so far
+                and the statistics of each.
+            return_exceptions: Whether the exception of a prompt that failed takes the place of its result. Otherwise it
+                is raised, and the prompts under way are cancelled.
+            speculation: How tokens are drafted; True for the defaults, None for plain decoding.
+            **options: See below.
+
+        Yields:
+            The number of the prompt, from 0, and its result.
+        """
+        return generate_many(
+            self,
+            prompts,
+            max_sequences=max_sequences,
+            progress=progress,
+            return_exceptions=return_exceptions,
+            speculation=speculation,
+            options=options,
+        )
 
     def conversation(
         self,
@@ -86,8 +135,8 @@ class Model(LoadedModel):
         Args:
             system: The system message.
             messages: What was said before, oldest first, each with `role` and `content`; behind the system message.
-            sampling: How tokens are chosen. None: greedily. With a seed, each turn uses it, with draws that begin anew;
-                without, each turn draws anew.
+            sampling: How tokens are chosen. None: as `default_sampling`. With a seed, each turn uses it, with draws
+                that begin anew; without, each turn draws anew.
             speculation: As for `decoder`. It never changes an answer.
             max_tokens: Most tokens of an answer.
             stop: Texts and token ids that end an answer, beside the model's own ends of turn.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from quoth import _core
 from quoth._arguments import flag, shown, token_ids, whole
@@ -182,14 +182,14 @@ class Gate:
 class Speculation:
     """How tokens are guessed before they are verified. On by default; it changes when text appears, never which.
 
+    Drafts are as long as pays by the costs of verification and by what was accepted so far.
+
     Args:
         max_draft: Longest draft of a step, 1 to 64 tokens.
         min_draft: Shortest draft that is verified. None: 1 where verifying one token is nearly free on this machine,
             else 2.
-        min_match: Shortest repeated run of tokens that is quoted from. None: as the measured costs suggest.
-        policy: `best-rate` drafts as much as pays by the measured costs and the acceptance so far; `fixed` drafts 1 +
-            the matched length.
-        recycling: Whether to draft, where no longer run is repeated, what came after a token the last time. Costs 32
+        min_match: Shortest repeated run of tokens that is quoted from. None: 1.
+        recycling: Whether to draft, where no longer run is repeated, what came after a token the last time. Costs 4
             bytes a vocabulary token.
         costs: Cost of verifying k tokens, in plain steps, by k. None: what `quoth bench verify` measured for this
             model, machine, threads and instruction set, or else a shipped table, one for dense models and one for
@@ -204,7 +204,6 @@ class Speculation:
     max_draft: int = 16
     min_draft: int | None = None
     min_match: int | None = None
-    policy: Literal["best-rate", "fixed"] = "best-rate"
     recycling: bool = True
     costs: Mapping[int, float] | None = None
     gate: Gate = field(default_factory=Gate)
@@ -218,8 +217,6 @@ class Speculation:
         if not isinstance(self.gate, Gate):
             raise OptionsError(f"gate is {shown(self.gate)}, expected a quoth.Gate")
         flag("recycling", self.recycling)
-        if not isinstance(self.policy, str):
-            raise OptionsError(f"policy is {shown(self.policy)}, expected best-rate or fixed")
         if self.costs is not None and not isinstance(self.costs, Mapping):
             raise OptionsError(f"costs is {shown(self.costs)}, expected costs by draft length")
         if self.source is not None and not _is_source(self.source):
@@ -232,11 +229,13 @@ class Speculation:
 class CoreSpeculation:
     """The options in the form that the core reads."""
 
+    live_costs = True
+    """Whether costs follow the clock; tests that compare steps turn it off."""
+
     def __init__(self, speculation: Speculation, expected: tuple[Mapping[int, float], str] | None = None) -> None:
         self.max_draft = speculation.max_draft
         self.min_draft = speculation.min_draft
         self.min_match = speculation.min_match
-        self.policy: str = speculation.policy
         self.recycling = speculation.recycling
         self.gate = speculation.gate
         costs, provenance = speculation.costs, "given by the caller"

@@ -21,14 +21,14 @@ from quoth.options import CoreSampling, Sampling, as_sampling
 if TYPE_CHECKING:
     from quoth import _core
 
-__all__ = ["GenerateOptions", "Progress", "Request", "Stops", "StreamOptions", "as_stops", "takes"]
+__all__ = ["EngineOptions", "GenerateOptions", "Progress", "Request", "Stops", "StreamOptions", "as_stops", "takes"]
 
 F = TypeVar("F", bound=Callable[..., Any])
 Progress = Callable[[int, int], object]
 Stops = "str | int | Sequence[str | int]"
 
 
-class GenerateOptions(TypedDict, total=False):
+class _RequestOptions(TypedDict, total=False):
     """max_tokens: Most tokens, at least 1. Default: 256; in a conversation, what the conversation says.
     stop: Texts or token ids that end the generation. A text may span tokens; neither it nor anything after it is
         returned.
@@ -37,7 +37,6 @@ class GenerateOptions(TypedDict, total=False):
     sampling: How the tokens are chosen. None: as the decoder or the conversation says.
     seed: Of the draws, 0 to 2^64 - 1, in place of the sampling's. The same seed gives the same text. None in both
         places: drawn anew, and told by `stats.seed`.
-    progress: Called during a long prompt with tokens done and in all. What it raises stops the prompt.
     """
 
     max_tokens: int
@@ -46,10 +45,21 @@ class GenerateOptions(TypedDict, total=False):
     logprobs: int | None
     sampling: Sampling | None
     seed: int | None
+
+
+class GenerateOptions(_RequestOptions, total=False):
+    """progress: Called during a long prompt with tokens done and in all. What it raises stops the prompt."""
+
     progress: Progress | None
 
 
 class StreamOptions(GenerateOptions, total=False):
+    """trace: Chunks name the source of their draft."""
+
+    trace: bool
+
+
+class EngineOptions(_RequestOptions, total=False):
     """trace: Chunks name the source of their draft."""
 
     trace: bool
@@ -67,7 +77,7 @@ DEFAULTS: Final[StreamOptions] = {
 }
 
 
-def takes(kind: type[GenerateOptions], **defaults: Any) -> Callable[[F], F]:
+def takes(kind: type[_RequestOptions], **defaults: Any) -> Callable[[F], F]:
     """Let `help()` show a method's keywords, which its signature has only as `**options: Unpack[kind]`.
 
     Args:
@@ -88,13 +98,18 @@ def takes(kind: type[GenerateOptions], **defaults: Any) -> Callable[[F], F]:
             for name, annotation in kind.__annotations__.items()
         ]
         function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-        kinds = (GenerateOptions, StreamOptions) if kind is StreamOptions else (GenerateOptions,)
-        lines = [line for one in kinds for line in inspect.cleandoc(one.__doc__ or "").splitlines()]
+        lines = [line for one in _kinds(kind) for line in inspect.cleandoc(one.__doc__ or "").splitlines()]
         text = "\n".join(f"    {line}" for line in lines)
         function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nOptions:\n{text}\n"
         return function
 
     return told
+
+
+def _kinds(kind: Any) -> list[Any]:
+    """A kind of options and those that it extends, the most general first."""
+    bases = [base for base in getattr(kind, "__orig_bases__", ()) if base is not TypedDict]
+    return [one for base in bases for one in _kinds(base)] + [kind]
 
 
 @dataclass
@@ -114,7 +129,7 @@ class Request:
     progress: Progress | None
 
     @classmethod
-    def of(cls, options: Mapping[str, Any], kind: type[GenerateOptions], sampling: Sampling, n_vocab: int) -> Request:
+    def of(cls, options: Mapping[str, Any], kind: type[_RequestOptions], sampling: Sampling, n_vocab: int) -> Request:
         """Check what was asked.
 
         Args:

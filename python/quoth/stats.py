@@ -41,15 +41,13 @@ class SourceStats:
         drafts: Drafts that were verified.
         drafted: Tokens in those drafts.
         accepted: Tokens among them that were committed.
-        muted: Whether it is not asked at the moment.
-        reason: Why it is, or last was, not asked.
+        reason: Why it drafts nothing any more, if so.
     """
 
     drafts: int
     drafted: int
     accepted: int
-    muted: bool
-    reason: str | None
+    reason: str | None = None
 
     @property
     def acceptance(self) -> float:
@@ -195,9 +193,9 @@ def total(several: Iterable[Stats]) -> Stats:
     sources: dict[str, SourceStats] = {}
     for stats in every:
         for name, new in stats.sources.items():
-            old = sources.get(name, SourceStats(0, 0, 0, muted=False, reason=None))
+            old = sources.get(name, SourceStats(0, 0, 0))
             counts = (old.drafts + new.drafts, old.drafted + new.drafted, old.accepted + new.accepted)
-            sources[name] = SourceStats(*counts, muted=new.muted, reason=new.reason)
+            sources[name] = SourceStats(*counts, reason=new.reason)
     return replace(
         every[-1],
         **sums,

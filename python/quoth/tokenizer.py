@@ -19,6 +19,7 @@ Cost: see `quoth.vocabulary.bpe` and `.scores`; making a tokenizer reads the met
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 from threading import Lock
@@ -64,6 +65,7 @@ class Tokenizer:
         add_bos: Whether prompts of this model begin with the beginning-of-text token.
         add_eos: Whether prompts of this model end with the end-of-text token.
         add_space_prefix: Whether a text gets a space in front before it is encoded.
+        chat_templates: Sources of the file's chat templates by name; the unnamed one is `default`.
     """
 
     def __init__(self, metadata: Mapping[str, Any], pre: str | None, token_bytes: Sequence[bytes] | None) -> None:
@@ -94,6 +96,7 @@ class Tokenizer:
         self.add_bos: Final = self.model == "gemma4" or _flag(metadata, "tokenizer.ggml.add_bos_token", wants_bos)
         self.add_eos: Final = _flag(metadata, "tokenizer.ggml.add_eos_token", False)
         self.add_space_prefix: Final = by_score and _flag(metadata, "tokenizer.ggml.add_space_prefix", True)
+        self.chat_templates: Final = _chat_templates(metadata)
         self._lock = Lock()
         self._encoder: _Encoder | None = None
 
@@ -114,7 +117,8 @@ class Tokenizer:
 
         Raises:
             TokenizerError: The vocabulary or its splitter is unknown or missing (the message lists the known ones),
-                an array is missing or too short, or `pre` is given for a kind of vocabulary that has no splitter.
+                a key is of a wrong type, an array is missing or too short, or `pre` is given for a kind of vocabulary
+                that has no splitter.
         """
         return cls(metadata, pre, token_bytes)
 
@@ -147,6 +151,11 @@ class Tokenizer:
         """Ids that end a generation: end of text, of a turn, of a message, by the file's keys and well-known names."""
         eos = self.eos_id
         return self._table.eog_ids if eos is None else self._table.eog_ids | {eos}
+
+    @property
+    def suppressed_ids(self) -> frozenset[int]:
+        """Ids that the file says are never to be chosen; no decoder chooses them."""
+        return self._table.suppressed_ids
 
     @cached_property
     def special_tokens(self) -> Mapping[str, str]:
@@ -310,8 +319,8 @@ class Tokenizer:
         texts = self._table.texts
         found = {id for id, kind in self._table.special.items() if kind in kinds}
         swallowing: set[int] = set()
-        name = self._metadata.get("general.name")
-        if isinstance(name, str) and ("phi-3" in name.lower() or "phi3" in name.lower()):
+        name = str(self._metadata.get("general.name")).lower()
+        if "phi-3" in name or "phi3" in name:
             # These vocabularies drop white space behind their marks, which the format cannot say.
             swallowing = {id for id in found if texts[id] not in ("<unk>", "<s>", "<|endoftext|>")}
         return SpecialFinder(((texts[id], id) for id in found), swallowing)
@@ -385,42 +394,40 @@ class Tokenizer:
 
     # ---- chat
 
-    @cached_property
-    def chat_templates(self) -> Mapping[str, str]:
-        """Sources of the file's chat templates by name; the unnamed one is `default`."""
-        named = {
-            key.removeprefix(_TEMPLATE + "."): source
-            for key in self._metadata
-            if key.startswith(_TEMPLATE + ".") and isinstance(source := self._metadata[key], str)
-        }
-        default = self._metadata.get(_TEMPLATE)
-        return MappingProxyType({**named, "default": default} if isinstance(default, str) else named)
-
     def chat_template(self, name_or_source: str | None = None, *, tools: bool = False) -> ChatTemplate:
         """Choose a chat template.
 
         Args:
-            name_or_source: Name of one of `chat_templates`, or the source of another template. None takes `tool_use`
-                if `tools` is true and the file has it, else `default`.
+            name_or_source: Name of one of `chat_templates`, of a common format (`chatml`, `llama3`, …; see
+                `quoth.templates`), or the source of another template. None takes `tool_use` if `tools` is true and
+                the file has it, else `default`.
             tools: Whether the conversation has tools.
 
         Returns:
             The template, kept for the next call.
 
         Raises:
-            TokenizerError: The file has no template that fits, and none was given.
+            TokenizerError: The file has no template that fits, and none was given; or there is none of that name.
         """
+        from quoth.templates import NAMED  # noqa: PLC0415 - only when needed
+
         source = name_or_source
         if source is not None and not isinstance(source, str):
             raise TokenizerError(f"expected a chat template as text, found {type(source).__name__}")
         if name_or_source is None:
             name = "tool_use" if tools and "tool_use" in self.chat_templates else "default"
             source = self.chat_templates.get(name)
-        elif name_or_source in self.chat_templates:
-            source = self.chat_templates[name_or_source]
+        else:
+            source = self.chat_templates.get(name_or_source, NAMED.get(name_or_source, name_or_source))
+            if re.fullmatch(r"[\w.-]*", source):  # a template that reads nothing is a name with a slip
+                names = ", ".join(sorted({*self.chat_templates, *NAMED}))
+                raise TokenizerError(f"there is no chat template `{source[:80]}`, known by name are {names}")
         if source is None:
             names = ", ".join(sorted(self.chat_templates)) or "none at all"
-            raise TokenizerError(f"expected a chat template {_TEMPLATE} in the file, found {names}")
+            raise TokenizerError(
+                f"expected a chat template {_TEMPLATE} in the file, found {names}; "
+                f"one may be chosen by name: {', '.join(sorted(NAMED))}"
+            )
         from quoth.template import ChatTemplate  # noqa: PLC0415 - only when needed
 
         template = self._templates.get(source)
@@ -586,6 +593,19 @@ def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
     if isinstance(value, bool):
         return value
     raise TokenizerError(f"expected a flag in {key}, found {type(value).__name__}")
+
+
+def _chat_templates(metadata: Mapping[str, Any]) -> Mapping[str, str]:
+    """The templates by name.
+
+    Raises:
+        TokenizerError: One is not text.
+    """
+    keys = {key.removeprefix(_TEMPLATE + "."): key for key in metadata if key.startswith(_TEMPLATE + ".")}
+    if _TEMPLATE in metadata:
+        keys["default"] = _TEMPLATE
+    sources = {name: _text(metadata, key) for name, key in keys.items()}
+    return MappingProxyType({name: source for name, source in sources.items() if source is not None})
 
 
 def _model(name: str | None) -> str:

@@ -67,7 +67,7 @@ class Reader:
 @contextmanager
 def reader(threads: int, n_bytes: int = DEFAULT_BYTES) -> Iterator[Reader]:
     """Make an array of `n_bytes` and `threads` threads to read it; both are gone afterwards."""
-    import numpy as np  # noqa: PLC0415  only who measures pays for it
+    import numpy as np  # noqa: PLC0415  imported only to measure
 
     array = np.empty(n_bytes // 4, np.int32)
     array[:] = 1

@@ -4,7 +4,7 @@ In: figures as records hold them. Out: an image. Needs matplotlib (`pip install 
 picture is drawn.
 
 G1  The background is transparent, text and lines have a middle tone, and colours are told apart on both pages, also by
-    those who do not see red or green.
+    readers who do not see red or green.
 G2  A spread is shown where there is one.
 G3  No window is ever opened.
 """
@@ -135,14 +135,14 @@ def plot_workloads(path: Path, groups: Sequence[Mapping[str, Any]], title: str =
         groups: As `quoth bench workloads` records them: `name` and `speedup`.
         title: A line above.
     """
-    kinds = [g for g in groups if g["name"] not in ("all", "copies", "reference-only")]
-    kinds.sort(key=lambda group: -group["speedup"]["median"])
+    kinds = [g for g in groups if g["name"] != "all"]
+    kinds.sort(key=lambda group: -group["speedup"]["ratio"])
     rows = [*kinds, *(g for g in groups if g["name"] == "all")]
     with _axes(path, (7.2, 0.6 + 0.34 * (len(rows) + 1))) as axes:
         places = [*range(len(kinds)), *(len(kinds) + 0.4 for _ in rows[len(kinds) :])]
-        middle = [group["speedup"]["median"] for group in rows]
-        low = [max(m - group["speedup"]["low"], 0) for m, group in zip(middle, rows, strict=True)]
-        high = [max(group["speedup"]["high"] - m, 0) for m, group in zip(middle, rows, strict=True)]
+        middle = [group["speedup"]["ratio"] for group in rows]
+        low = [m - group["speedup"]["low"] for m, group in zip(middle, rows, strict=True)]
+        high = [group["speedup"]["high"] - m for m, group in zip(middle, rows, strict=True)]
         colours = [
             TEAL if g["name"] == "all" else BLUE if m >= 1 else ORANGE for m, g in zip(middle, rows, strict=True)
         ]

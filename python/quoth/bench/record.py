@@ -41,7 +41,7 @@ def run_facts(model: Model | None = None, more: Mapping[str, Any] | None = None)
         model: The model that was measured.
         more: Further facts, such as the commit.
     """
-    import datetime  # noqa: PLC0415  only who measures pays for these
+    import datetime  # noqa: PLC0415  imported only to measure
     import platform  # noqa: PLC0415
 
     from quoth import __version__  # noqa: PLC0415
@@ -61,7 +61,7 @@ def run_facts(model: Model | None = None, more: Mapping[str, Any] | None = None)
 
 
 def command_line(arguments: Sequence[str], program: str = "quoth") -> str:
-    """A command as somebody else would type it (R2)."""
+    """A command without the places of this machine (R2)."""
     words, rest = [program], iter(arguments)
     for word in rest:
         name, has_value, _ = word.partition("=")

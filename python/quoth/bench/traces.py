@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from quoth._files import read_text
 from quoth.errors import OptionsError
 
 if TYPE_CHECKING:
@@ -39,6 +40,9 @@ Ids: TypeAlias = NDArray[np.uint32]
 
 WIDTH = 8
 """Tokens that are kept of a row: as many as recycling learns from."""
+
+TRACE_BYTES = 1 << 30
+"""Most bytes of a file of traces."""
 
 TEXTS = frozenset(
     f".{end}"
@@ -134,7 +138,7 @@ def _recorded(model: Model, result: WorkloadResult) -> dict[str, Any]:
         "model": model.path.name,
         "n_vocab": model.n_vocab,
         "stops": sorted(model.tokenizer.eog_ids),
-        "measured": round(result.speedup.median, 4),
+        "measured": round(result.speedup.ratio, 4),
         "references": [list(encode(text, errors="ignore")) for text in result.workload.references],
         "turns": turns,
     }
@@ -176,7 +180,7 @@ def read_traces(path: Path) -> list[Trace]:
         OptionsError: A line is no trace.
     """
     found = []
-    for at, line in enumerate(path.read_bytes().splitlines(), 1):
+    for at, line in enumerate(read_text("the list of traces", path, TRACE_BYTES).split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -238,7 +242,7 @@ def text_traces(path: Path, tokenizer: Tokenizer, *, join: bool = False, most: i
 
     Raises:
         OSError: A file cannot be read.
-        OptionsError: A file that was named itself is not UTF-8. In a folder such files are passed over.
+        OptionsError: A file that was named itself is not UTF-8 or too large. In a folder such files are passed over.
     """
     named = path.is_file()
     files = [path] if named else sorted(p for p in path.rglob("*") if p.suffix in TEXTS and p.is_file())
@@ -248,10 +252,10 @@ def text_traces(path: Path, tokenizer: Tokenizer, *, join: bool = False, most: i
         if most is not None and tokens >= most:
             break
         try:
-            text = file.read_bytes().decode("utf-8")
-        except UnicodeDecodeError as error:
+            text = read_text("the text", file)
+        except OptionsError:
             if named:
-                raise OptionsError(f"`{file}` is not UTF-8: byte 0x{error.object[error.start]:02x}") from None
+                raise
             continue
         ids = np.array(tokenizer.encode(text, errors="ignore"), np.uint32)
         tokens += len(ids)

@@ -4,9 +4,10 @@ In: a model, prompts with their kinds. Out: speeds of both, their ratio with its
 
 W1  A round runs every workload once each way, and which way goes first alternates from workload to workload and from
     round to round. Each run is a conversation of its own: an empty cache, nothing learned elsewhere.
-W2  The tokens of all runs of a workload are compared. One that differs is a failure; it has no speed.
-W3  The ratio of several workloads is that of their summed decoding times within a round: what somebody waits who runs
-    them all. Its spread is over rounds. The geometric mean of the workloads' own ratios stands beside it.
+W2  The tokens of all runs of a workload are compared. One that differs is a failure and has no speed.
+W3  A time is summed over the rounds, and in a group over its workloads. Speeds and ratios are of these sums alone: a
+    ratio is the quotient of the two speeds beside it, and no group is below the least or above the greatest ratio of
+    its workloads. What is told beside a ratio are the least and the greatest round.
 W4  References go to the speculative run alone, before the clock starts. The first token of an answer comes with the
     prompt; prompts are left out of the decoding times and are in `total_speedup`.
 """
@@ -20,8 +21,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quoth._files import read_text
 from quoth.bench.compare import Difference, first_difference
-from quoth.bench.paired import Spread
+from quoth.bench.paired import Ratio, Spread
 from quoth.errors import OptionsError
 from quoth.options import Sampling, Speculation
 from quoth.stats import SourceStats, Stats, total
@@ -30,7 +32,17 @@ if TYPE_CHECKING:
     from quoth.model import Model
     from quoth.results import Result
 
-__all__ = ["COPIES", "Group", "Run", "Workload", "WorkloadResult", "groups", "measure_workloads", "read_workloads"]
+__all__ = [
+    "COPIES",
+    "Group",
+    "Run",
+    "Workload",
+    "WorkloadResult",
+    "groups",
+    "measure_workloads",
+    "read_workloads",
+    "subsets",
+]
 
 COPIES = ("repeat", "code-edit", "extract-json", "translate-format")
 """Kinds whose answers are copies of their prompts, for the most part; `rag` with the document in the prompt is too."""
@@ -74,7 +86,7 @@ def read_workloads(path: Path, kinds: Sequence[str] = ()) -> list[Workload]:
         OptionsError: A line is something else, an id occurs twice, or nothing is left.
     """
     found: dict[str, Workload] = {}
-    for at, line in enumerate(path.read_bytes().splitlines(), 1):
+    for at, line in enumerate(read_text("the list of workloads", path).split("\n"), 1):
         if not line.strip():
             continue
         try:
@@ -223,8 +235,8 @@ class WorkloadResult:
         self.plain, self.speculative = plain, speculative
         self.plain_ns.append(max(plain.stats.decode_ns, 1))
         self.speculative_ns.append(max(speculative.stats.decode_ns, 1))
-        self.plain_total_ns.append(plain.stats.decode_ns + plain.stats.prefill_ns)
-        self.speculative_total_ns.append(speculative.stats.decode_ns + speculative.stats.prefill_ns)
+        self.plain_total_ns.append(max(plain.stats.decode_ns + plain.stats.prefill_ns, 1))
+        self.speculative_total_ns.append(max(speculative.stats.decode_ns + speculative.stats.prefill_ns, 1))
         self.draft_ns.append(speculative.stats.draft_ns)
 
     @property
@@ -233,9 +245,9 @@ class WorkloadResult:
         return self.difference is None
 
     @property
-    def speedup(self) -> Spread:
-        """Plain time over speculative time, of each pair."""
-        return Spread.of(a / b for a, b in zip(self.plain_ns, self.speculative_ns, strict=True))
+    def speedup(self) -> Ratio:
+        """Plain decoding time over speculative decoding time."""
+        return Ratio.of(list(zip(self.plain_ns, self.speculative_ns, strict=True)))
 
 
 @dataclass(frozen=True)
@@ -246,20 +258,20 @@ class Group:
     """A kind, or what else they have in common."""
     n: int
     """How many."""
-    plain_rate: Spread
-    """Tokens a second of plain decoding, the prompt left out."""
-    speculative_rate: Spread
-    """Tokens a second of speculative decoding, the prompt left out."""
-    speedup: Spread
-    """Ratio of the summed decoding times of each round."""
-    total_speedup: Spread
+    plain_rate: float
+    """Tokens a second of plain decoding, the prompts left out."""
+    speculative_rate: float
+    """Tokens a second of speculative decoding, the prompts left out."""
+    speedup: Ratio
+    """Plain decoding time over speculative decoding time; its pairs are rounds."""
+    total_speedup: Ratio
     """As `speedup`, the prompts included."""
     geometric_mean: float
-    """Of the workloads' own median ratios."""
+    """Of the workloads' own ratios."""
     worst: float
-    """The least of the workloads' own median ratios."""
+    """The least of the workloads' own ratios."""
     worst_id: str
-    """Whose it is."""
+    """The workload that has it."""
     stats: Stats
     """The last speculative runs, added up."""
     trips: int
@@ -273,9 +285,9 @@ class Group:
         merged: dict[str, SourceStats] = {}
         for name, new in self.stats.sources.items():
             known = "references" if name.startswith("reference-") else name
-            old = merged.get(known, SourceStats(0, 0, 0, muted=False, reason=None))
+            old = merged.get(known, SourceStats(0, 0, 0))
             counts = (old.drafts + new.drafts, old.drafted + new.drafted, old.accepted + new.accepted)
-            merged[known] = SourceStats(*counts, muted=False, reason=None)
+            merged[known] = SourceStats(*counts)
         return merged
 
 
@@ -334,46 +346,52 @@ def measure_workloads(
 
 
 def groups(results: Sequence[WorkloadResult]) -> list[Group]:
-    """The kinds, then what is told apart beside them, then all. Only of workloads whose runs were identical.
-
-    `copies` are the kinds whose answers are mostly in their prompts; `reference-only` are `rag` workloads whose
-    document the model does not see, so that it can only get in the way.
-    """
+    """The kinds, then `all`. Only of workloads whose runs were identical."""
     same = [result for result in results if result.identical]
     kinds = dict.fromkeys(result.workload.kind for result in same)
     made = [_group(kind, [result for result in same if result.workload.kind == kind]) for kind in kinds]
+    return [*made, _group("all", same)] if same else []
+
+
+def subsets(results: Sequence[WorkloadResult]) -> list[Group]:
+    """Workloads of some of the kinds that have something in common. Only of those whose runs were identical.
+
+    `copies` are those whose answers are mostly in their prompts; `reference-only` are `rag` workloads whose document
+    the model does not see.
+    """
+    same = [result for result in results if result.identical]
     copies = [result for result in same if result.workload.copies]
     only = [result for result in same if result.workload.kind == "rag" and result.workload.references]
-    for name, members in (("copies", copies), ("reference-only", only), ("all", same)):
-        if members:
-            made.append(_group(name, members))
-    return made
+    return [_group(name, members) for name, members in (("copies", copies), ("reference-only", only)) if members]
 
 
 def _group(name: str, members: Sequence[WorkloadResult]) -> Group:
     stats = total(run.stats for member in members if (run := member.speculative) is not None)
     steps_tokens = stats.steps * stats.tokens_per_step
 
-    def rounds(which: Callable[[WorkloadResult], list[int]]) -> list[int]:
+    def by_round(which: Callable[[WorkloadResult], list[int]]) -> list[int]:
         return [sum(times) for times in zip(*(which(member) for member in members), strict=True)]
 
-    plain, speculative = rounds(lambda m: m.plain_ns), rounds(lambda m: m.speculative_ns)
-    whole = zip(rounds(lambda m: m.plain_total_ns), rounds(lambda m: m.speculative_total_ns), strict=True)
-    own = {member.workload.id: member.speedup.median for member in members}
+    def rate(ns: list[int]) -> float:
+        return steps_tokens * len(ns) / sum(ns) * 1e9
+
+    plain, speculative = by_round(lambda m: m.plain_ns), by_round(lambda m: m.speculative_ns)
+    whole = zip(by_round(lambda m: m.plain_total_ns), by_round(lambda m: m.speculative_total_ns), strict=True)
+    own = {member.workload.id: member.speedup.ratio for member in members}
     worst_id = min(own, key=lambda id: own[id])
     return Group(
         name=name,
         n=len(members),
-        plain_rate=Spread.of(steps_tokens / ns * 1e9 for ns in plain),
-        speculative_rate=Spread.of(steps_tokens / ns * 1e9 for ns in speculative),
-        speedup=Spread.of(a / b for a, b in zip(plain, speculative, strict=True)),
-        total_speedup=Spread.of(a / max(b, 1) for a, b in whole),
+        plain_rate=rate(plain),
+        speculative_rate=rate(speculative),
+        speedup=Ratio.of(list(zip(plain, speculative, strict=True))),
+        total_speedup=Ratio.of(list(whole)),
         geometric_mean=_geometric_mean(own.values()),
         worst=own[worst_id],
         worst_id=worst_id,
         stats=stats,
         trips=sum(_trips(member.speculative) for member in members),
-        draft_ns_per_token=Spread.of(ns / max(steps_tokens, 1) for ns in rounds(lambda m: m.draft_ns)),
+        draft_ns_per_token=Spread.of(ns / max(steps_tokens, 1) for ns in by_round(lambda m: m.draft_ns)),
     )
 
 

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any
 from quoth.cli._bench import warn
 from quoth.cli._console import bar, is_terminal, note, show, table, visible
 from quoth.cli._report import as_data
-from quoth.cli._units import as_json, rate, spread
+from quoth.cli._units import as_json, rate, times
 
 if TYPE_CHECKING:
     from quoth.bench.compare import Comparison, Difference
-    from quoth.bench.paired import Spread
     from quoth.decoder import Decoder
     from quoth.results import Result
     from quoth.tokenizer import Tokenizer
@@ -62,26 +61,14 @@ def _print(compared: Comparison, pairs: int) -> None:
     text = compared.plain.text
     print(visible(text) if is_terminal(sys.stdout) else text)
     made = table("", "plain", "speculative", "ratio", right=(1, 2, 3))
-    made.add_row("decode", *_speeds(compared.plain_rate, compared.speculative_rate), _ratio(compared.speedup))
-    made.add_row("with the prompt", "", "", _ratio(compared.total_speedup))
+    made.add_row("decode", rate(compared.plain_rate), rate(compared.speculative_rate), times(compared.speedup))
+    made.add_row("with the prompt", "", "", times(compared.total_speedup))
     show(made)
     stats = compared.speculative.stats
     show(f"{len(compared.plain.tokens)} tokens, identical in {2 * pairs} runs")
     drafts = f"{stats.accepted} of {stats.drafted} drafted tokens accepted, gate {stats.gate.state}"
     show(f"{stats.tokens_per_step:.2f} tokens a step, {drafts}")
-    show(f"speculative decoding: {compared.verdict}" + _beyond(compared))
-
-
-def _beyond(compared: Comparison) -> str:
-    return " beyond the spread of the pairs" if compared.verdict == "no difference" else ""
-
-
-def _speeds(*rates: Spread) -> list[str]:
-    return [rate(one.median) for one in rates]
-
-
-def _ratio(ratio: Spread) -> str:
-    return spread(ratio, unit="x")
+    show(f"speculative decoding: {compared.verdict.word} ({compared.verdict.reason})")
 
 
 def _told(difference: Difference, tokenizer: Tokenizer) -> str:
@@ -98,14 +85,17 @@ def _told(difference: Difference, tokenizer: Tokenizer) -> str:
 
 def _data(compared: Comparison) -> dict[str, Any]:
     difference = compared.difference
-    spreads = ("plain_rate", "speculative_rate", "speedup", "total_speedup")
     return {
         "identical": difference is None,
         "difference": None if difference is None else dataclasses.asdict(difference),
         "text": compared.plain.text,
         "tokens": list(compared.plain.tokens),
-        **{name: dataclasses.asdict(getattr(compared, name)) for name in spreads},
-        "verdict": compared.verdict,
+        "plain_rate": compared.plain_rate,
+        "speculative_rate": compared.speculative_rate,
+        "speedup": dataclasses.asdict(compared.speedup),
+        "total_speedup": dataclasses.asdict(compared.total_speedup),
+        "verdict": compared.verdict.word,
+        "reason": compared.verdict.reason,
         "plain": as_data(compared.plain.stats),
         "speculative": as_data(compared.speculative.stats),
     }

@@ -111,7 +111,10 @@ class Reader:
             if len(data) > MAX_LINE_BYTES:
                 self.reading = False
                 raise QuothError(f"line {self._n_lines} of stdin has more than {MAX_LINE_BYTES} bytes, expected fewer")
-            return data.decode("utf-8").removesuffix("\n").removesuffix("\r") if data else None
+            if not data:
+                return None
+            text = data.decode("utf-8").removesuffix("\n").removesuffix("\r")
+            return text.removeprefix("\ufeff") if self._n_lines == 1 else text
         except UnicodeDecodeError as error:
             found = f"byte 0x{error.object[error.start]:02x} at {error.start}"
             raise QuothError(f"line {self._n_lines} of stdin is not UTF-8: {found}") from None

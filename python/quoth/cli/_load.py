@@ -1,4 +1,4 @@
-"""From a model's name to a model in memory, with bars where somebody waits.
+"""From a model's name to a model in memory, with bars at a terminal.
 
 In: a name or path, options of the machine. Out: a `Path`, a `Model`.
 """
@@ -6,10 +6,9 @@ In: a name or path, options of the machine. Out: a `Path`, a `Model`.
 
 from __future__ import annotations
 
-import stat
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from quoth.cli._console import bar, is_terminal, note
 
@@ -17,10 +16,7 @@ if TYPE_CHECKING:
     from quoth.cli._options import KvTypes
     from quoth.model import Model
 
-__all__ = ["MAX_TEXT_BYTES", "find", "load", "read_text"]
-
-MAX_TEXT_BYTES: Final = 256 << 20
-"""Most bytes of a text: several times what the longest context holds."""
+__all__ = ["find", "load", "read_text"]
 
 
 def find(name: str) -> Path:
@@ -66,27 +62,7 @@ def load(
 
 
 def read_text(path: str, what: str) -> str:
-    """A text file as it is, line ends included; `-` is stdin.
+    """A text file as `quoth._files.read_text` reads it; `-` is stdin."""
+    from quoth import _files
 
-    Raises:
-        OSError: It cannot be read.
-        QuothError: It is a device, has more than `MAX_TEXT_BYTES`, or is not UTF-8.
-    """
-    from quoth.errors import QuothError
-
-    name = "stdin" if path == "-" else f"`{path}`"
-    if path == "-":
-        data = sys.stdin.buffer.read(MAX_TEXT_BYTES + 1)
-    else:
-        # Looked at before it is opened: opening a device may do something. Pipes are files like others.
-        mode = Path(path).stat().st_mode
-        if stat.S_ISCHR(mode) or stat.S_ISBLK(mode):
-            raise QuothError(f"{what} {name} is a device, expected a file or a pipe")
-        with Path(path).open("rb") as file:
-            data = file.read(MAX_TEXT_BYTES + 1)
-    if len(data) > MAX_TEXT_BYTES:
-        raise QuothError(f"{what} in {name} has more than {MAX_TEXT_BYTES} bytes, expected at most these")
-    try:
-        return data.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise QuothError(f"{what} in {name} is not UTF-8: byte 0x{data[error.start]:02x} at {error.start}") from None
+    return _files.read_text(what, None if path == "-" else _files.as_path(what, path))

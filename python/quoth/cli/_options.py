@@ -8,7 +8,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -33,6 +33,14 @@ Pre: TypeAlias = Annotated[
     str | None,
     typer.Option(
         "--pre", metavar="NAME", help="Splitter of a byte-level vocabulary, for files that name none or a wrong one."
+    ),
+]
+Template: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--template",
+        metavar="NAME",
+        help="A chat template: a file, or a name, such as chatml or llama3. Default: the model's own.",
     ),
 ]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
@@ -89,48 +97,76 @@ KvTypeName: TypeAlias = Annotated[
 # -- sampling ----------------------------------------------------------------------------------------------------------
 
 Temperature: TypeAlias = Annotated[
-    float, typer.Option("--temperature", metavar="T", help="0: the best token each time.", rich_help_panel=SAMPLING)
+    float | None,
+    typer.Option(
+        "--temperature",
+        metavar="T",
+        help="0: the best token each time. Default: the model's, or 0.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 TopK: TypeAlias = Annotated[
-    int, typer.Option("--top-k", metavar="K", help="Keep the K best tokens; 0: all.", rich_help_panel=SAMPLING)
+    int | None,
+    typer.Option(
+        "--top-k",
+        metavar="K",
+        help="Keep the K best tokens; 0: all. Default: the model's, or 0.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 TopP: TypeAlias = Annotated[
-    float,
-    typer.Option("--top-p", metavar="P", help="Keep the best that add up to P; 1: all.", rich_help_panel=SAMPLING),
+    float | None,
+    typer.Option(
+        "--top-p",
+        metavar="P",
+        help="Keep the best that add up to P; 1: all. Default: the model's, or 1.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 MinP: TypeAlias = Annotated[
-    float,
+    float | None,
     typer.Option(
-        "--min-p", metavar="P", help="Keep those at least P times as probable as the best.", rich_help_panel=SAMPLING
+        "--min-p",
+        metavar="P",
+        help="Keep those at least P times as probable as the best. Default: the model's, or 0.",
+        rich_help_panel=SAMPLING,
     ),
 ]
 RepeatPenalty: TypeAlias = Annotated[
-    float,
+    float | None,
     typer.Option(
-        "--repeat-penalty", metavar="F", help="Divides the logits of recent tokens; 1: off.", rich_help_panel=SAMPLING
+        "--repeat-penalty",
+        metavar="F",
+        help="Divides the logits of recent tokens; 1: off. Default: the model's, or 1.",
+        rich_help_panel=SAMPLING,
     ),
 ]
 FrequencyPenalty: TypeAlias = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--frequency-penalty",
         metavar="F",
-        help="Subtracted from a recent token's logit for each time it occurs.",
+        help="Subtracted from a recent token's logit for each time it occurs. Default: 0.",
         rich_help_panel=SAMPLING,
     ),
 ]
 PresencePenalty: TypeAlias = Annotated[
-    float,
+    float | None,
     typer.Option(
         "--presence-penalty",
         metavar="F",
-        help="Subtracted once from each recent token's logit.",
+        help="Subtracted once from each recent token's logit. Default: 0.",
         rich_help_panel=SAMPLING,
     ),
 ]
 RepeatLastN: TypeAlias = Annotated[
-    int,
-    typer.Option("--repeat-last-n", metavar="N", help="How many tokens are recent.", rich_help_panel=SAMPLING),
+    int | None,
+    typer.Option(
+        "--repeat-last-n",
+        metavar="N",
+        help="How many tokens are recent. Default: the model's, or 64.",
+        rich_help_panel=SAMPLING,
+    ),
 ]
 Seed: TypeAlias = Annotated[
     int | None,
@@ -185,6 +221,21 @@ def check_speculation(*, no_spec: bool, ref: Sequence[str] | None, max_draft: in
     """
     if no_spec and (ref or max_draft is not None):
         raise OptionsError("--ref and --max-draft do not go with --no-spec, which drafts nothing")
+
+
+def sampling_options(logit_bias: Sequence[str] | None, **given: float | None) -> dict[str, Any]:
+    """The fields of `quoth.Sampling` that were given; the model's file chooses the others.
+
+    Raises:
+        OptionsError: One is out of range.
+    """
+    from quoth.options import Sampling  # noqa: PLC0415
+
+    options: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    if logit_bias:
+        options["logit_bias"] = biases(logit_bias)
+    Sampling(**options)
+    return options
 
 
 def biases(entries: Sequence[str]) -> dict[int, float]:

@@ -6,16 +6,18 @@ In: text of options, files or stdin. Out: token ids.
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quoth.cli._console import is_terminal, note
 from quoth.cli._load import read_text
 from quoth.errors import OptionsError
+from quoth.templates import NAMED
 
 if TYPE_CHECKING:
     from quoth.tokenizer import Tokenizer
 
-__all__ = ["as_tokens", "prompt_text"]
+__all__ = ["as_tokens", "prompt_text", "template_source"]
 
 
 def prompt_text(text: str | None, file: str | None, raw: bool) -> str:
@@ -24,22 +26,36 @@ def prompt_text(text: str | None, file: str | None, raw: bool) -> str:
     A file's last line end is dropped: editors and `echo` put it there. Not so for a text that is to be gone on with
     as it is.
 
+    Without either, what is piped in is the prompt.
+
     Raises:
         OptionsError: There is no prompt, or there are two.
     """
-    if (text is None) == (file is None):
-        found = "neither" if text is None else "both"
-        raise OptionsError(f"expected a prompt, either -p TEXT (- is stdin) or -f FILE, found {found}")
+    if text is not None and file is not None:
+        raise OptionsError("expected a prompt, either -p TEXT (- is stdin) or -f FILE, found both")
     if text is not None and text != "-":
         return text
-    if file is None and is_terminal(sys.stdin):
+    typed = file is None and is_terminal(sys.stdin)
+    if text is None and file is None and (typed or not (read := read_text("-", "the prompt"))):
+        raise OptionsError("expected a prompt, either -p TEXT (- is stdin) or -f FILE, found neither")
+    if typed:
         note("reading the prompt from the terminal, up to Ctrl-D")
-    read = read_text(file or "-", "the prompt")
+    if text is not None or file is not None:
+        read = read_text(file or "-", "the prompt")
     return read if raw else read.removesuffix("\n").removesuffix("\r")
 
 
-def as_tokens(tokenizer: Tokenizer, text: str, *, raw: bool, special: bool, system: str | None) -> list[int]:
-    """The prompt as the model sees it: through its chat template if it has one, else as it is.
+def template_source(template: str | None) -> str | None:
+    """What `--template` says: the text of a file, or the name that was given."""
+    if template is None or not Path(template).is_file():
+        return template
+    return read_text(template, "the template")
+
+
+def as_tokens(
+    tokenizer: Tokenizer, text: str, *, raw: bool, special: bool, system: str | None, template: str | None = None
+) -> list[int]:
+    """The prompt as the model sees it: through a chat template if there is one, else as it is.
 
     In a conversation, texts of control tokens are plain text, so that a document cannot end a turn or forge one.
 
@@ -51,12 +67,16 @@ def as_tokens(tokenizer: Tokenizer, text: str, *, raw: bool, special: bool, syst
         raise OptionsError("--special needs --raw: a chat template writes the control tokens itself")
     if system is not None and raw:
         raise OptionsError("--system does not go with --raw, which completes the text as it is")
-    if not raw and not tokenizer.chat_templates:
+    if template is not None and raw:
+        raise OptionsError("--template does not go with --raw, which completes the text as it is")
+    if not raw and template is None and not tokenizer.chat_templates:
+        hint = f"--template takes one: a file, or {', '.join(sorted(NAMED))}"
         if system is not None:
-            raise OptionsError("--system needs a chat template, which this model does not have")
-        note("note: the model has no chat template, so the text is completed as it is")
+            raise OptionsError(f"--system needs a chat template, which this model does not have; {hint}")
+        note(f"note: the model has no chat template, so the text is completed as it is; {hint}")
         raw = True
     if raw:
         return tokenizer.encode(text, special=special, add_bos=None)
     turns = [] if system is None else [{"role": "system", "content": system}]
-    return tokenizer.apply_chat_template([*turns, {"role": "user", "content": text}], escape_content=True)
+    turns.append({"role": "user", "content": text})
+    return tokenizer.apply_chat_template(turns, chat_template=template, escape_content=True)

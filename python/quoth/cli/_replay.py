@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from quoth._files import read_text
 from quoth.cli._load import find, load
 from quoth.errors import OptionsError
 
@@ -30,7 +31,7 @@ class Way:
     """As they were given."""
     speculation: Speculation
     sources: tuple[str, ...]
-    """Who drafts."""
+    """The sources that draft."""
 
 
 def as_way(options: Sequence[str], sources: Sequence[str]) -> Way:
@@ -127,7 +128,7 @@ def read_costs(name: str) -> Costs:
 
 
 def _read_table(path: Path) -> Any:
-    text = path.read_text(encoding="utf-8")
+    text = read_text("the table of costs", path)
     try:
         if path.suffix == ".json":
             return json.loads(text)

@@ -12,11 +12,12 @@ from quoth.cli._console import grid, show, table, visible
 from quoth.cli._units import rate, seconds, share
 
 if TYPE_CHECKING:
+    from quoth.options import Sampling
     from quoth.results import Result, TokenLogprobs
     from quoth.stats import Stats
     from quoth.tokenizer import Tokenizer
 
-__all__ = ["as_data", "ended", "print_stats", "result_data"]
+__all__ = ["as_data", "ended", "print_stats", "result_data", "shown_sampling"]
 
 
 def as_data(stats: Stats) -> dict[str, Any]:
@@ -51,12 +52,33 @@ def _logprob(entry: TokenLogprobs, tokenizer: Tokenizer) -> dict[str, Any]:
     return one(entry.token, entry.logprob) | {"top": [one(*top) for top in entry.top]}
 
 
-def print_stats(stats: Stats, ended: str) -> None:
+def shown_sampling(sampling: Sampling) -> str:
+    """How tokens were chosen, in words: what differs from greedy, and no lists of tokens."""
+    if sampling.temperature <= 0:
+        chosen = {"greedy": ""}
+    else:
+        chosen = {"temperature": f"{sampling.temperature:g}"}
+        chosen |= {"top-k": str(sampling.top_k)} if sampling.top_k else {}
+        chosen |= {"top-p": f"{sampling.top_p:g}"} if sampling.top_p < 1 else {}
+        chosen |= {"min-p": f"{sampling.min_p:g}"} if sampling.min_p else {}
+    penalties = {
+        "repeat penalty": (sampling.repeat_penalty, 1),
+        "frequency penalty": (sampling.frequency_penalty, 0),
+        "presence penalty": (sampling.presence_penalty, 0),
+    }
+    in_force = {name: f"{value:g}" for name, (value, off) in penalties.items() if value != off}
+    if in_force:
+        in_force["of the last"] = f"{sampling.repeat_last_n} tokens"
+    return ", ".join(f"{name} {value}".strip() for name, value in (chosen | in_force).items())
+
+
+def print_stats(stats: Stats, ended: str, sampling: Sampling | None = None) -> None:
     """Print a page about a generation to stderr.
 
     Args:
         stats: Its counts and times.
         ended: Why it ended.
+        sampling: How tokens were chosen, if that was the same for all.
     """
     prefill = f"{stats.prefill_tokens} tokens in {seconds(stats.prefill_ns)}"
     if stats.prefill_ns:
@@ -80,6 +102,8 @@ def print_stats(stats: Stats, ended: str) -> None:
         if stats.drafted:
             drafts += f" ({share(stats.acceptance)}), the longest draft {stats.longest_draft}"
         rows += [("drafts", drafts), ("gate", _gate(stats)), ("costs", stats.gate.costs)]
+    if sampling is not None:
+        rows.append(("sampling", shown_sampling(sampling)))
     if stats.seed is not None:
         rows.append(("seed", str(stats.seed)))
     rows += [("ended", ended), ("machine", f"{stats.kernels}, {stats.threads} threads")]
@@ -88,9 +112,7 @@ def print_stats(stats: Stats, ended: str) -> None:
         made = table("source", "drafts", "drafted", "accepted", "share", "now", right=(1, 2, 3, 4))
         for name, source in stats.sources.items():
             part = share(source.acceptance) if source.drafted else "-"
-            now = "muted" if source.muted else "asked"
-            if source.reason:
-                now += f": {source.reason}" if source.muted else f" (was not: {source.reason})"
+            now = f"stopped: {source.reason}" if source.reason else "asked"
             cells = (name, str(source.drafts), str(source.drafted), str(source.accepted), part, now)
             made.add_row(*map(visible, cells))
         show(made, stderr=True)

@@ -207,7 +207,7 @@ class Talk:
         if last is None:
             note("no answers yet")
             return
-        print_stats(last.stats, ended(last.finish_reason, last.stop, self.chat.model.tokenizer))
+        print_stats(last.stats, ended(last.finish_reason, last.stop, self.chat.model.tokenizer), self.chat.sampling)
         if n > 1:
             note("all answers of this session together:")
             print_stats(self.chat.stats, f"{n} answers in the conversation")

@@ -9,9 +9,9 @@ import math
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from quoth.bench.paired import Spread
+    from quoth.bench.paired import Ratio, Spread
 
-__all__ = ["as_json", "count", "rate", "seconds", "share", "size", "spread"]
+__all__ = ["as_json", "count", "rate", "seconds", "share", "size", "spread", "times"]
 
 
 def size(n_bytes: float) -> str:
@@ -54,6 +54,11 @@ def share(part: float) -> str:
 def spread(figure: Spread, digits: int = 2, unit: str = "") -> str:
     """A median with its 25th and 75th percentile."""
     return f"{figure.median:.{digits}f}{unit} ({figure.low:.{digits}f} - {figure.high:.{digits}f})"
+
+
+def times(figure: Ratio) -> str:
+    """A ratio of summed times with the least and the greatest of its pairs."""
+    return f"{figure.ratio:.2f}x ({figure.low:.2f} - {figure.high:.2f})"
 
 
 def as_json(value: Any) -> Any:

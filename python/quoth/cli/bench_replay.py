@@ -64,12 +64,8 @@ def replay(
         typer.Option(
             "--option",
             metavar="NAME=VALUE",
-            help="A field of quoth.Speculation or quoth.Gate, as in max_draft=8, policy=fixed, min_match=2, "
-            "window=32. Repeatable.",
+            help="A field of quoth.Speculation or quoth.Gate, as in max_draft=8, min_match=2, window=32. Repeatable.",
         ),
-    ] = None,
-    policy: Annotated[
-        str | None, typer.Option("--policy", metavar="NAME", help="How long drafts are: best-rate or fixed.")
     ] = None,
     max_draft: Annotated[int | None, typer.Option("--max-draft", metavar="N", help="Longest draft.")] = None,
     against: Annotated[
@@ -100,7 +96,6 @@ def replay(
     more = facts(fact)
     asked = [name.strip() for name in sources.split(",") if name.strip()]
     given = list(options or ())
-    given += [] if policy is None else [f"policy={policy}"]
     given += [] if max_draft is None else [f"max_draft={max_draft}"]
     way = as_way(given, asked)
     others = [as_way(text.split(), asked) for text in against or ()]

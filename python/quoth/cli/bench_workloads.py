@@ -30,9 +30,11 @@ from quoth.cli._options import (
     Temperature,
     Threads,
 )
-from quoth.cli._units import as_json, share, spread
+from quoth.cli._units import as_json, share, times
 
 if TYPE_CHECKING:
+    from rich.table import Table
+
     from quoth.bench.workloads import Group, WorkloadResult
 
 WHAT = "speed of speculative over plain decoding, by kind of workload"
@@ -73,7 +75,7 @@ def workloads(
     """
     from quoth.bench.quiet import watch
     from quoth.bench.record import run_facts
-    from quoth.bench.workloads import groups, measure_workloads, read_workloads
+    from quoth.bench.workloads import groups, measure_workloads, read_workloads, subsets
     from quoth.options import Sampling, Speculation
 
     if plot is not None:
@@ -82,7 +84,7 @@ def workloads(
         check_plot(plot)
     more = facts(fact)
     chosen = read_workloads(file, [kind.strip() for kind in kinds.split(",") if kind.strip()])
-    sampling = Sampling(temperature=temperature, seed=seed)
+    sampling = Sampling(temperature=temperature or 0.0, seed=seed)
     speculation = Speculation() if max_draft is None else Speculation(max_draft=max_draft)
     loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type)
     with bar("runs", after_s=0.2) as update, watch(loaded.threads) as quiet:
@@ -95,7 +97,7 @@ def workloads(
             max_tokens=max_tokens,
             progress=update,
         )
-    made = groups(results)
+    made, parts = groups(results), subsets(results)
     figures: dict[str, Any] = {
         "workloads_file": file.name,
         "rounds": rounds,
@@ -104,6 +106,7 @@ def workloads(
         "costs": next((r.speculative.stats.gate.costs for r in results if r.speculative is not None), None),
         "identical": all(result.identical for result in results),
         "groups": [_group_data(group) for group in made],
+        "subsets": [_group_data(group) for group in parts],
         "workloads": [_workload_data(result) for result in results],
         "quiet": dataclasses.asdict(quiet),
     }
@@ -112,7 +115,7 @@ def workloads(
         print(json.dumps(as_json({"what": WHAT, "run": run, **figures}), ensure_ascii=False))
     else:
         show(f"{loaded.path.name}, {loaded.kernels}, {loaded.threads} threads, {rounds} rounds")
-        _print(results, made)
+        _print(results, made, parts)
     keep_record(record, context, WHAT, run, figures)
     if traces is not None:
         from quoth.bench.traces import write_traces
@@ -136,26 +139,10 @@ def workloads(
         raise typer.Exit(1)
 
 
-def _print(results: Sequence[WorkloadResult], made: Sequence[Group]) -> None:
-    columns = ("kind", "runs", "plain", "speculative", "ratio", "worst", "tok/step", "accepted", "trips", "drafting")
-    shown = table(*columns, right=(1, 2, 3, 4, 5, 6, 7, 8, 9))
-    for group in made:
-        if group.name == "all":
-            shown.add_section()
-        stats = group.stats
-        shown.add_row(
-            group.name,
-            str(group.n),
-            f"{group.plain_rate.median:.0f}",
-            f"{group.speculative_rate.median:.0f}",
-            spread(group.speedup, unit="x"),
-            f"{group.worst:.2f}x",
-            f"{stats.tokens_per_step:.2f}",
-            share(stats.acceptance) if stats.drafted else "-",
-            str(group.trips),
-            f"{group.draft_ns_per_token.median / 1e3:.1f} µs",
-        )
-    show(shown)
+def _print(results: Sequence[WorkloadResult], made: Sequence[Group], parts: Sequence[Group]) -> None:
+    show(_table("kind", made))
+    if parts:
+        show("of these:", _table("subset", parts))
     if not made:
         return
     whole = made[-1]
@@ -168,9 +155,31 @@ def _print(results: Sequence[WorkloadResult], made: Sequence[Group]) -> None:
     same = sum(result.identical for result in results)
     show(f"{same} of {len(results)} workloads identical")
     show(
-        f"geometric mean of the workloads {whole.geometric_mean:.2f}x, with the prompts "
-        f"{spread(whole.total_speedup, unit='x')}, worst {whole.worst:.2f}x ({whole.worst_id})"
+        f"with the prompts {times(whole.total_speedup)}; of single workloads: geometric mean "
+        f"{whole.geometric_mean:.2f}x, worst {whole.worst:.2f}x ({whole.worst_id})"
     )
+
+
+def _table(head: str, made: Sequence[Group]) -> Table:
+    columns = (head, "runs", "plain", "speculative", "ratio", "worst", "tok/step", "accepted", "trips", "drafting")
+    shown = table(*columns, right=(1, 2, 3, 4, 5, 6, 7, 8, 9))
+    for group in made:
+        if group.name == "all":
+            shown.add_section()
+        stats = group.stats
+        shown.add_row(
+            group.name,
+            str(group.n),
+            f"{group.plain_rate:.0f}",
+            f"{group.speculative_rate:.0f}",
+            times(group.speedup),
+            f"{group.worst:.2f}x",
+            f"{stats.tokens_per_step:.2f}",
+            share(stats.acceptance) if stats.drafted else "-",
+            str(group.trips),
+            f"{group.draft_ns_per_token.median / 1e3:.1f} µs",
+        )
+    return shown
 
 
 def _group_data(group: Group) -> dict[str, Any]:
@@ -178,8 +187,8 @@ def _group_data(group: Group) -> dict[str, Any]:
     return {
         "name": group.name,
         "n": group.n,
-        "plain_rate": dataclasses.asdict(group.plain_rate),
-        "speculative_rate": dataclasses.asdict(group.speculative_rate),
+        "plain_rate": group.plain_rate,
+        "speculative_rate": group.speculative_rate,
         "speedup": dataclasses.asdict(group.speedup),
         "total_speedup": dataclasses.asdict(group.total_speedup),
         "geometric_mean": group.geometric_mean,

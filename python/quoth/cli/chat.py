@@ -9,8 +9,8 @@ program pipes its lines in, the first error ends it with its exit code, so that 
 
 from __future__ import annotations
 
+import dataclasses
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,6 +28,7 @@ from quoth.cli._options import (
     MinP,
     ModelName,
     NoSpec,
+    Pre,
     PresencePenalty,
     References,
     RepeatLastN,
@@ -35,12 +36,14 @@ from quoth.cli._options import (
     Seed,
     ShowDrafts,
     Temperature,
+    Template,
     Threads,
     TopK,
     TopP,
-    biases,
     check_speculation,
+    sampling_options,
 )
+from quoth.cli._prompt import template_source
 from quoth.errors import OptionsError, QuothError
 
 if TYPE_CHECKING:
@@ -67,31 +70,24 @@ def chat(
         bool,
         typer.Option("--trim", help="Drop the oldest turns when the context is full.", rich_help_panel=TALK),
     ] = False,
-    template: Annotated[
-        str | None,
-        typer.Option(
-            "--template",
-            metavar="FILE",
-            help="A chat template, or the name of one in the model's file. Default: the model's own.",
-            rich_help_panel=TALK,
-        ),
-    ] = None,
+    template: Template = None,
     no_spec: NoSpec = False,
     ref: References = None,
     max_draft: MaxDraft = None,
     show_drafts: ShowDrafts = False,
     mark_drafts: MarkDrafts = False,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repeat_penalty: RepeatPenalty = 1.0,
-    frequency_penalty: FrequencyPenalty = 0.0,
-    presence_penalty: PresencePenalty = 0.0,
-    repeat_last_n: RepeatLastN = 64,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repeat_penalty: RepeatPenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    repeat_last_n: RepeatLastN = None,
     seed: Seed = None,
     logit_bias: LogitBias = None,
     ctx: Context = None,
+    pre: Pre = None,
     threads: Threads = None,
     kernels: Kernels = None,
     kv_type: KvTypeName = None,
@@ -106,9 +102,10 @@ def chat(
     check_speculation(no_spec=no_spec, ref=ref, max_draft=max_draft)
     from quoth.cli._input import Reader
     from quoth.cli._talk import COMMANDS, Talk
-    from quoth.options import Sampling, Speculation
+    from quoth.options import Speculation
 
-    sampling = Sampling(
+    options = sampling_options(
+        logit_bias,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -118,13 +115,12 @@ def chat(
         presence_penalty=presence_penalty,
         repeat_last_n=repeat_last_n,
         seed=seed,
-        logit_bias=biases(logit_bias or ()),
     )
     speculation = None if no_spec else Speculation() if max_draft is None else Speculation(max_draft=max_draft)
-    if template is not None and Path(template).is_file():
-        template = read_text(template, "the template")
+    template = template_source(template)
     references = [read_text(path, "the reference") for path in ref or ()]
-    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type)
+    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type, pre=pre)
+    sampling = dataclasses.replace(loaded.default_sampling, **options)
     conversation = loaded.conversation(
         system=system,
         sampling=sampling,

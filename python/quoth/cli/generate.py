@@ -28,6 +28,7 @@ from quoth.cli._options import (
     MinP,
     ModelName,
     NoSpec,
+    Pre,
     PresencePenalty,
     References,
     RepeatLastN,
@@ -35,13 +36,14 @@ from quoth.cli._options import (
     Seed,
     ShowDrafts,
     Temperature,
+    Template,
     Threads,
     TopK,
     TopP,
-    biases,
     check_speculation,
+    sampling_options,
 )
-from quoth.cli._prompt import as_tokens, prompt_text
+from quoth.cli._prompt import as_tokens, prompt_text, template_source
 from quoth.cli._report import ended, print_stats, result_data
 from quoth.cli._stream import Writer
 from quoth.cli._units import as_json
@@ -61,7 +63,13 @@ def generate(
     *,
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", "-p", metavar="TEXT", help="The prompt; - is stdin.", rich_help_panel=PROMPT),
+        typer.Option(
+            "--prompt",
+            "-p",
+            metavar="TEXT",
+            help="The prompt; - is stdin, as without this and -f in a pipe.",
+            rich_help_panel=PROMPT,
+        ),
     ] = None,
     file: Annotated[
         str | None, typer.Option("--file", "-f", metavar="FILE", help="A file with the prompt.", rich_help_panel=PROMPT)
@@ -69,6 +77,7 @@ def generate(
     system: Annotated[
         str | None, typer.Option("--system", metavar="TEXT", help="The system message.", rich_help_panel=PROMPT)
     ] = None,
+    template: Template = None,
     raw: Annotated[
         bool,
         typer.Option(
@@ -121,21 +130,22 @@ def generate(
             "--pairs",
             metavar="N",
             min=3,
-            help="With --compare: pairs of runs. Default: 3.",
+            help="With --compare: pairs of runs. Default: 6, the fewest that allow a verdict.",
             rich_help_panel=SPECULATION,
         ),
     ] = None,
-    temperature: Temperature = 0.0,
-    top_k: TopK = 0,
-    top_p: TopP = 1.0,
-    min_p: MinP = 0.0,
-    repeat_penalty: RepeatPenalty = 1.0,
-    frequency_penalty: FrequencyPenalty = 0.0,
-    presence_penalty: PresencePenalty = 0.0,
-    repeat_last_n: RepeatLastN = 64,
+    temperature: Temperature = None,
+    top_k: TopK = None,
+    top_p: TopP = None,
+    min_p: MinP = None,
+    repeat_penalty: RepeatPenalty = None,
+    frequency_penalty: FrequencyPenalty = None,
+    presence_penalty: PresencePenalty = None,
+    repeat_last_n: RepeatLastN = None,
     seed: Seed = None,
     logit_bias: LogitBias = None,
     ctx: Context = None,
+    pre: Pre = None,
     threads: Threads = None,
     kernels: Kernels = None,
     kv_type: KvTypeName = None,
@@ -153,9 +163,10 @@ def generate(
     if pairs is not None and not compare:
         raise OptionsError("--pairs needs --compare, the only place where runs are paired")
     check_speculation(no_spec=no_spec, ref=ref, max_draft=max_draft)
-    from quoth.options import Sampling, Speculation
+    from quoth.options import Speculation
 
-    sampling = Sampling(
+    options = sampling_options(
+        logit_bias,
         temperature=temperature,
         top_k=top_k,
         top_p=top_p,
@@ -165,23 +176,25 @@ def generate(
         presence_penalty=presence_penalty,
         repeat_last_n=repeat_last_n,
         seed=seed,
-        logit_bias=biases(logit_bias or ()),
     )
     speculation = Speculation() if max_draft is None else Speculation(max_draft=max_draft)
     text = prompt_text(prompt, file, raw)
+    template = template_source(template)
     references = [read_text(path, "the reference") for path in ref or ()]
-    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type)
-    tokens = as_tokens(loaded.tokenizer, text, raw=raw, special=special, system=system)
+    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type, pre=pre)
+    sampling = dataclasses.replace(loaded.default_sampling, **options)
+    tokens = as_tokens(loaded.tokenizer, text, raw=raw, special=special, system=system, template=template)
     limits = _Limits(tokens, max_tokens, tuple(stop or ()), logprobs)
     if compare:
-        _compare(loaded, sampling, speculation, references, limits, pairs=pairs or 3, json_=json_)
+        _compare(loaded, sampling, speculation, references, limits, pairs=pairs, json_=json_)
         return
     decoder = _decoder(loaded, sampling, None if no_spec else speculation, references)
     if json_:
         result = limits.run(decoder)
-        print(json.dumps(as_json(result_data(result, loaded.tokenizer)), ensure_ascii=False))
+        data = result_data(result, loaded.tokenizer) | {"sampling": dataclasses.asdict(sampling)}
+        print(json.dumps(as_json(data), ensure_ascii=False))
         if stats:
-            print_stats(result.stats, ended(result.finish_reason, result.stop, loaded.tokenizer))
+            print_stats(result.stats, ended(result.finish_reason, result.stop, loaded.tokenizer), sampling)
         return
     writer = Writer(loaded.tokenizer, show=show_drafts, mark=mark_drafts)
     _stream(decoder, limits, writer, stats=stats)
@@ -230,7 +243,7 @@ def _stream(decoder: Decoder, limits: _Limits, writer: Writer, *, stats: bool) -
     if legend := writer.legend():
         print(legend, file=sys.stderr)
     if stats:
-        print_stats(decoder.stats, how)
+        print_stats(decoder.stats, how, decoder.sampling)
     if interrupted:
         raise KeyboardInterrupt
 
@@ -242,12 +255,13 @@ def _compare(
     references: Sequence[str],
     limits: _Limits,
     *,
-    pairs: int,
+    pairs: int | None,
     json_: bool,
 ) -> None:
     """Run both ways in turn."""
     import secrets
 
+    from quoth.bench.compare import LEAST_PAIRS
     from quoth.cli._compare import run_comparison
 
     if sampling.temperature > 0 and sampling.seed is None:
@@ -258,7 +272,7 @@ def _compare(
         lambda: _decoder(model, sampling, None, ()),
         lambda: _decoder(model, sampling, speculation, references),
         lambda decoder: decoder.generate(limits.prompt, max_tokens=limits.max_tokens, stop=limits.stop),
-        pairs=pairs,
+        pairs=pairs or LEAST_PAIRS,
         threads=model.threads,
         json_=json_,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,8 +71,12 @@ def inspect(
     file = _core.GgufFile(path)
     meta = Metadata(file)
     facts = _facts(file, meta)
-    facts["supported"], vocabulary = _runnable(file, facts["n_tensors"]), _vocabulary(meta, pre)
-    facts |= vocabulary
+    facts |= _vocabulary(meta, pre) | _wishes(meta)
+    facts["supported"] = _runnable(file, facts["n_tensors"])
+    if facts["supported"].ok and not facts["tokenizer"]["ok"]:
+        facts["supported"] = Verdict(False, f"text cannot be used: {facts['tokenizer']['why']}")
+    if facts["supported"].ok and "why" in facts["sampling"]:
+        facts["supported"] = Verdict(False, facts["sampling"]["why"])
     if json_:
         facts |= {"path": str(path)}
         facts["supported"] = {"ok": facts["supported"].ok, "why": facts["supported"].why}
@@ -172,11 +176,29 @@ def _vocabulary(meta: Metadata, pre: str | None) -> dict[str, Any]:
         "special": {
             role: {"id": tokenizer.token_id(text), "text": text} for role, text in tokenizer.special_tokens.items()
         },
+        "suppressed": sorted(tokenizer.suppressed_ids),
         "eog": [{"id": id, "text": tokenizer.token_text(id)} for id in sorted(tokenizer.eog_ids)],
     }
     return {
         "tokenizer": said,
         "chat_templates": {name: _compiles(tokenizer.chat_template(name)) for name in tokenizer.chat_templates},
+    }
+
+
+def _wishes(meta: Metadata) -> dict[str, Any]:
+    """How the file wants tokens to be chosen, and what it says that changes nothing here."""
+    from quoth.defaults import default_sampling, unused_keys
+    from quoth.errors import ModelFileError
+    from quoth.options import Sampling
+
+    try:
+        sampling = default_sampling(meta)
+    except ModelFileError as error:
+        return {"sampling": {"why": str(error)}, "unused_keys": unused_keys(meta)}
+    off = asdict(Sampling())
+    return {
+        "sampling": {name: value for name, value in asdict(sampling).items() if value != off[name]},
+        "unused_keys": unused_keys(meta),
     }
 
 
@@ -210,6 +232,10 @@ def _page(path: str, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     templates = facts["chat_templates"]
     shown = [name if why is None else f"{name} (fails: {why})" for name, why in templates.items()]
     rows.append(("chat template", ", ".join(shown) or "none"))
+    if facts["sampling"]:
+        rows.append(("sampling", ", ".join(f"{name} {_text(value)}" for name, value in facts["sampling"].items())))
+    if facts["unused_keys"]:
+        rows.append(("not used", ", ".join(facts["unused_keys"])))
     return rows
 
 
@@ -223,6 +249,7 @@ def _tokenizer_page(said: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [
         ("tokenizer", f"{name}, {said['n_vocab']} tokens" + (", prompts begin with bos" if said["add_bos"] else "")),
         ("special tokens", "; ".join(special) or "none named"),
+        *([("never chosen", f"{len(said['suppressed'])} tokens")] if said["suppressed"] else []),
         ("ends", "; ".join(f"{t['id']} {t['text']}" for t in said["eog"]) or "none named"),
     ]
 

@@ -73,6 +73,7 @@ _TURN_ENDS: Final = frozenset(
 )  # fmt: skip
 _PERHAPS_TURN_ENDS: Final = frozenset({"</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[EOS]"})  # ordinary text elsewhere
 _OTHER_ENDS: Final = frozenset({"<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", "<|file_sep|>", "<|tool_response>"})
+_END_KEYS: Final = tuple(f"{name}_token_id" for name in ("eos", "eot", "eom", "fim_pad", "fim_rep", "fim_sep"))
 _SPECIAL_KINDS: Final = (Kind.CONTROL, Kind.USER_DEFINED, Kind.UNKNOWN)
 
 
@@ -108,8 +109,8 @@ class TokenTable:
             a space.
 
     Raises:
-        TokenizerError: The token list is missing or empty, an array has the wrong length, or the id of the beginning
-            or the end of text is outside the vocabulary.
+        TokenizerError: The token list is missing or empty, an array has the wrong length, a key is of a wrong type,
+            or the id of the beginning or the end of text is outside the vocabulary.
     """
 
     def __init__(self, metadata: Mapping[str, Any], *, byte_alphabet: bool) -> None:
@@ -120,9 +121,15 @@ class TokenTable:
         self.texts: Final[Sequence[str]] = all_text(tokens, _KEY + "tokens")
         self._types = self._array(metadata, "token_type")
         self.scores: Final = self._array(metadata, "scores")
-        self._metadata = metadata
         self._bytes: dict[int, bytes] = {}
         self.role_ids: Final = {role: id for role, key in _ROLES.items() if (id := self._id(metadata, key)) is not None}
+        self._end_ids: Final = {id for key in _END_KEYS if (id := self._id(metadata, key)) is not None}
+        suppressed = metadata.get(_KEY + "suppress_tokens") or []
+        if not isinstance(suppressed, list) or not all(type(id) is int for id in suppressed):
+            raise TokenizerError(
+                f"expected a list of whole numbers in {_KEY}suppress_tokens, found {shown(suppressed)}"
+            )
+        self.suppressed_ids: Final = frozenset(id for id in suppressed if 0 <= id < len(self.texts))
 
     def _array(self, metadata: Mapping[str, Any], key: str) -> Sequence[Any] | None:
         values = metadata.get(_KEY + key)
@@ -132,7 +139,9 @@ class TokenTable:
             found = f"{len(values)} entries" if hasattr(values, "__len__") else type(values).__name__
             raise TokenizerError(f"expected {len(self.texts)} entries in {_KEY}{key}, found {found}")
         array: Sequence[Any] = values.tolist() if hasattr(values, "tolist") else values
-        if not isinstance(array[0], int if key == "token_type" else int | float):  # arrays of a file are of one type
+        if isinstance(array[0], bool) or not isinstance(
+            array[0], int if key == "token_type" else int | float
+        ):  # arrays of a file are of one type
             raise TokenizerError(f"expected numbers in {_KEY}{key}, found {type(array[0]).__name__}")
         return array
 
@@ -140,8 +149,10 @@ class TokenTable:
         value = metadata.get(_KEY + key)
         if value is None:
             return None
-        if isinstance(value, int) and 0 <= value < len(self.texts):
-            return int(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TokenizerError(f"expected a token id in {_KEY}{key}, found {shown(value)}")
+        if 0 <= value < len(self.texts):
+            return value
         if key in ("bos_token_id", "eos_token_id"):
             raise TokenizerError(f"expected an id below {len(self.texts)} in {_KEY}{key}, found {shown(value)}")
         return None  # files name padding that the vocabulary lacks
@@ -201,15 +212,7 @@ class TokenTable:
     @cached_property
     def eog_ids(self) -> frozenset[int]:
         """Ids after which generation ends: end of text, of turn and of message, by key and by well-known name."""
-        keys = (
-            "eos_token_id",
-            "eot_token_id",
-            "eom_token_id",
-            "fim_pad_token_id",
-            "fim_rep_token_id",
-            "fim_sep_token_id",
-        )
-        found = {id for key in keys if (id := self._id(self._metadata, key)) is not None}
+        found = set(self._end_ids)
         names = _TURN_ENDS | _OTHER_ENDS
         found |= {self.ids[name] for name in names if name in self.ids}
         marks = {id for id, kind in self.special.items() if kind != Kind.USER_DEFINED}

@@ -1,5 +1,5 @@
 //! Prints what drafting costs: bytes a token, tokens a second to build, time of a suggestion with its observation, and a
-//! replay under each policy.
+//! replay for each shortest match.
 //!
 //! `cargo run --release -p quoth-draft --example index_rate -- [FILE]`: a file of little-endian u32 token ids, a folder of
 //! Python sources, or nothing: then the sources of Python's own library. Sources are split into words, runs of blanks and
@@ -11,7 +11,7 @@ use std::time::Instant;
 use std::{env, fs, io, process};
 
 use quoth_draft::{
-    Cascade, CascadeOptions, CostTable, DraftSource, Gate, GateOptions, Policy, ReplayOptions, SuffixIndex, replay,
+    Cascade, CascadeOptions, CostTable, Gate, GateOptions, ReplayOptions, Speculator, SuffixIndex, replay,
 };
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -38,38 +38,30 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!();
     println!(
         "{:>9} {:>12} {:>10} {:>9} {:>8} {:>9} {:>9} {:>9}",
-        "tokens", "policy", "gate", "ns/token", "ns/step", "tok/step", "accepted", "speedup"
+        "tokens", "least match", "gate", "ns/token", "ns/step", "tok/step", "accepted", "speedup"
     );
     for len in [100_000, 1_000_000] {
         let tokens = &tokens[..len.min(tokens.len())];
         for min in [1, 2] {
-            let costs = CostTable::default();
-            for policy in [1, 2].map(|budget_factor| Policy::Fixed { budget_factor }) {
-                replayed(tokens, policy, min)?;
-            }
-            replayed(tokens, Policy::BestRate { costs }, min)?;
+            replayed(tokens, min)?;
         }
     }
     Ok(())
 }
 
 /// Replays `tokens` as if a model had written them, and prints the row.
-fn replayed(tokens: &[u32], policy: Policy, min: usize) -> Result<(), Box<dyn std::error::Error>> {
-    let name = match policy {
-        Policy::Fixed { budget_factor } => format!("fixed {budget_factor} m{min}"),
-        Policy::BestRate { .. } => format!("best rate m{min}"),
-    };
+fn replayed(tokens: &[u32], min: usize) -> Result<(), Box<dyn std::error::Error>> {
     let n_vocab = tokens.iter().max().map_or(1, |&token| token as usize + 1);
-    let options = CascadeOptions { policy, min_match: min, min_draft: min, ..CascadeOptions::default() };
-    let mut cascade = Cascade::new(n_vocab, options)?;
-    let mut gate = Gate::new(CostTable::default(), GateOptions { min_draft: min, ..GateOptions::default() })?;
+    let cascade = Cascade::new(n_vocab, CascadeOptions { min_match: min, ..CascadeOptions::default() })?;
+    let gate = Gate::new(GateOptions { min_draft: min, ..GateOptions::default() })?;
+    let mut speculator = Speculator::new(Box::new(cascade), gate, CostTable::default().into(), 16)?;
     let start = Instant::now();
-    let report = replay(tokens, &mut cascade, &mut gate, &ReplayOptions::default(), |_| {})?;
+    let report = replay(tokens, &mut speculator, &ReplayOptions::default(), |_| {})?;
     let ns = start.elapsed().as_nanos() as f64;
     println!(
         "{:>9} {:>12} {:>10} {:>9.0} {:>8.0} {:>9.2} {:>9.2} {:>9.3}",
         tokens.len(),
-        name,
+        min,
         format!("{:.2} open", 1.0 - report.closed_steps as f64 / report.steps as f64),
         ns / report.tokens as f64,
         ns / report.steps as f64,
@@ -77,8 +69,8 @@ fn replayed(tokens: &[u32], policy: Policy, min: usize) -> Result<(), Box<dyn st
         report.acceptance(),
         report.speedup()
     );
-    for source in cascade.stats() {
-        println!("{:>22} {:>9} of {:>9} mutes {}", source.name, source.accepted, source.drafted, source.mutes);
+    for source in &report.sources {
+        println!("{:>22} {:>9} of {:>9}", source.name, source.accepted, source.drafted);
     }
     Ok(())
 }

@@ -1,9 +1,9 @@
 //! The gate: whether drafting pays on this text and this machine, and how long a draft may be.
 //!
-//! In: what each step committed and how long it took. Out: "may the next step draft, how much", to the decoder.
+//! In: what each step of a sequence committed and what it cost. Out: "may the next step draft, how much", to `speculator`.
 //!
-//! G1  Costs are in plain steps. A verification of k tokens costs max(scale * table(k), 1), plus what was spent since the
-//!     last one on asking for drafts that did not come.
+//! G1  Costs are in plain steps, as [`crate::CostModel::draft_cost`] has them. What was spent since the last verification on asking for drafts that did
+//!     not come is added to the next one.
 //! G2  The estimated speedup is the sum of committed tokens over the sum of costs, over the last `window` verifications: a
 //!     ratio of sums. Plain steps are not in it: they are the same with and without a gate.
 //! G3  States: *open*; *closed*, for `wait` asked steps; *probing*, for `probe_steps` verifications, after which the
@@ -15,18 +15,14 @@
 //!     the balance alone. So a dip costs no more than what drafting has earned and `max_debt`, and a few cheap misses, which
 //!     prove nothing, do not shut out a text that would have gained.
 //! G5  After the ring was emptied the first draft is so short that it risks at most `first_risk` plain steps.
-//! G6  A verification is timed against a plain step, so there must be one: after `baseline_after` timed verifications
-//!     without any, and later after `baseline_every`, one step is refused a draft. Otherwise a stream of good drafts would
-//!     never show that the table is wrong, or that steps have grown dearer with the context.
-//! G7  Time comes in as numbers. The same calls give the same decisions.
+//! G6  Costs come in as numbers. The same calls give the same decisions.
 //!
 //! What useless drafts lose is then bounded: per probe `max_debt` and the excess of two verifications, and probes grow
 //! rarer, to one in `reprobe_max` steps.
-//! Cost: constant per step. Sources: Fucina's cost gate (G2, G3, budget, rescale); G1's whole step, G4 and G5 are ours.
+//! Cost: constant per step. Sources: Fucina's cost gate (G2, G3, budget); G4 and G5 are ours.
 
 use std::collections::VecDeque;
 
-use crate::cost::CostTable;
 use crate::error::OptionsError;
 
 mod options;
@@ -36,12 +32,6 @@ mod tests;
 
 pub use options::GateOptions;
 pub use stats::{GateReason, GateState, GateStats};
-
-/// How much of a new live measurement enters the scale, and between which bounds one may lie.
-const SCALE_STEP: f64 = 0.2;
-const SCALE_BOUNDS: (f64, f64) = (0.25, 4.0);
-/// How much of a new plain step enters the running plain step.
-const PLAIN_STEP: f64 = 0.25;
 
 #[derive(Debug, Clone, Copy)]
 struct Entry {
@@ -55,7 +45,6 @@ struct Entry {
 #[derive(Debug, Clone)]
 pub struct Gate {
     options: GateOptions,
-    costs: CostTable,
     state: GateState,
     ring: VecDeque<Entry>,
     balance: f64,
@@ -64,12 +53,6 @@ pub struct Gate {
     wait: u32,
     waited: u32,
     probe_left: usize,
-    scale: f64,
-    plain_ns: Option<f64>,
-    plain_seen: u32,
-    verify_seen: u32,
-    /// Timed verifications since the last plain step.
-    unbased: u32,
     trips: u64,
     probes: u64,
     reopened: u64,
@@ -78,15 +61,14 @@ pub struct Gate {
 }
 
 impl Gate {
-    /// An open gate over `costs`.
+    /// An open gate.
     ///
     /// # Errors
     /// An option is out of its range.
-    pub fn new(costs: CostTable, options: GateOptions) -> Result<Self, OptionsError> {
+    pub fn new(options: GateOptions) -> Result<Self, OptionsError> {
         options.validate()?;
         Ok(Self {
             options,
-            costs,
             state: GateState::Open,
             ring: VecDeque::with_capacity(options.window),
             balance: 0.0,
@@ -94,11 +76,6 @@ impl Gate {
             wait: options.reprobe_after,
             waited: 0,
             probe_left: 0,
-            scale: 1.0,
-            plain_ns: None,
-            plain_seen: 0,
-            verify_seen: 0,
-            unbased: 0,
             trips: 0,
             probes: 0,
             reopened: 0,
@@ -112,11 +89,6 @@ impl Gate {
         &self.options
     }
 
-    /// The table it was made with.
-    pub fn costs(&self) -> &CostTable {
-        &self.costs
-    }
-
     /// The state now.
     pub fn state(&self) -> GateState {
         self.state
@@ -125,9 +97,7 @@ impl Gate {
     /// Whether this step may draft. Asked once a step: while closed, each asking is a step of the wait.
     pub fn allows(&mut self) -> bool {
         if self.state != GateState::Closed {
-            let options = &self.options;
-            let patience = if self.plain_ns.is_some() { options.baseline_every } else { options.baseline_after };
-            return self.unbased < patience;
+            return true;
         }
         self.waited = self.waited.saturating_add(1);
         if self.waited < self.wait {
@@ -151,55 +121,41 @@ impl Gate {
         }
     }
 
-    /// The longest draft worth asking for: at most `max_draft`, at least `min_draft` if that is not less.
-    pub fn budget(&self, max_draft: usize) -> usize {
+    /// The longest draft worth asking for: at most `max_draft`, at least `min_draft` if that is not less. `extra[d]` is what a draft of d tokens adds to a
+    /// plain step; where it ends, longer drafts cannot be had.
+    pub fn budget(&self, max_draft: usize, extra: &[f64]) -> usize {
         if !self.options.adapt_budget {
             return max_draft;
         }
         let min_draft = self.options.min_draft;
         let (accepted, drafted) = self.ring.iter().fold((0, 0), |(a, d), e| (a + e.accepted, d + e.drafted));
         let cap = if drafted == 0 {
-            let affordable = |k: &usize| self.verify_cost(*k) <= 1.0 + self.options.first_risk;
-            (min_draft..=max_draft).rev().find(affordable).unwrap_or(min_draft)
+            let affordable = |k: &usize| 1.0 + extra[*k] <= 1.0 + self.options.first_risk;
+            let longest = max_draft.min(extra.len().saturating_sub(1));
+            (min_draft..=longest).rev().find(affordable).unwrap_or(min_draft)
         } else {
             min_draft.max(2 + (accepted * max_draft).div_ceil(drafted))
         };
         cap.min(max_draft)
     }
 
-    /// Records a plain step of `ns` nanoseconds in all, `draft_ns` of them spent asking for a draft (0 if none was asked
-    /// for). A step of 0 ns was not timed.
-    pub fn record_plain(&mut self, ns: u64, draft_ns: u64) {
-        let plain = ns.saturating_sub(draft_ns);
-        self.unbased = 0;
-        if plain > 0 {
-            self.plain_seen = self.plain_seen.saturating_add(1);
-            if self.plain_seen.saturating_add(self.verify_seen) > self.options.warmup {
-                let sample = plain as f64;
-                self.plain_ns =
-                    Some(self.plain_ns.map_or(sample, |old| PLAIN_STEP * sample + (1.0 - PLAIN_STEP) * old));
-            }
-        }
-        let Some(plain_ns) = self.plain_ns else { return };
-        if draft_ns == 0 || self.state == GateState::Closed {
+    /// Records a plain step before which a suggestion that did not come took `idle` plain steps; 0 if none was asked for.
+    pub fn record_plain(&mut self, idle: f64) {
+        if idle <= 0.0 || self.state == GateState::Closed {
             return;
         }
-        let share = draft_ns as f64 / plain_ns;
-        self.idle += share;
-        self.balance -= (share - self.options.idle_share).max(0.0);
-        if self.balance <= -self.options.max_debt && share > self.options.idle_share {
-            self.close(GateReason::Idle { share });
+        self.idle += idle;
+        self.balance -= (idle - self.options.idle_share).max(0.0);
+        if self.balance <= -self.options.max_debt && idle > self.options.idle_share {
+            self.close(GateReason::Idle { share: idle });
         }
     }
 
-    /// Records a verification: tokens drafted, accepted, committed, and `ns` nanoseconds for the whole step (0: not timed).
-    /// One that a closed gate did not allow only enters the live scale.
-    pub fn record_verify(&mut self, drafted: usize, accepted: usize, committed: usize, ns: u64) {
-        self.rescale(drafted, ns);
+    /// Records a verification: tokens drafted, accepted, committed, and what the step cost. A closed gate, which did not allow it, does not count it.
+    pub fn record_verify(&mut self, drafted: usize, accepted: usize, committed: usize, cost: f64) {
         if self.state == GateState::Closed {
             return;
         }
-        let cost = self.verify_cost(drafted);
         let idle = std::mem::take(&mut self.idle);
         if self.ring.len() == self.options.window {
             self.ring.pop_front();
@@ -220,28 +176,8 @@ impl Gate {
             reopened: self.reopened,
             closed_steps: self.closed_steps,
             probe_in,
-            scale: self.scale,
-            plain_ns: self.plain_ns,
             reason: self.reason,
         }
-    }
-
-    /// Cost of verifying `k` tokens as the table and the live scale have it, in plain steps.
-    pub fn verify_cost(&self, k: usize) -> f64 {
-        (self.scale * self.costs.cost(k)).max(1.0)
-    }
-
-    fn rescale(&mut self, drafted: usize, ns: u64) {
-        if ns == 0 {
-            return;
-        }
-        self.verify_seen = self.verify_seen.saturating_add(1);
-        self.unbased = self.unbased.saturating_add(1);
-        let Some(plain_ns) = self.plain_ns.filter(|_| self.verify_seen > self.options.warmup) else { return };
-        let measured = (ns as f64 / plain_ns).max(1.0);
-        let (low, high) = SCALE_BOUNDS;
-        let sample = (measured / self.costs.cost(drafted)).clamp(low, high);
-        self.scale = (SCALE_STEP * sample + (1.0 - SCALE_STEP) * self.scale).clamp(low, high);
     }
 
     fn estimate(&self) -> f64 {

@@ -1,89 +1,111 @@
-//! The book of one source inside the cascade: what it drafted, what was accepted, how long it is muted.
+//! The ledger: what the parts of a source drafted in this request, what was accepted, and how acceptance falls with depth.
 //!
-//! In: settled drafts, committed tokens. Out: counts for `stats`, "muted" to `cascade`, acceptance rates to `policy`.
+//! In: verified drafts, each with the name of its part. Out: counts for `stats`; the reach of drafts whose source gives none.
 //!
-//! L1  A muted source stays so for exactly `mute_tokens` tokens committed after the step that muted it. Nothing mutes for good.
-//! L2  Muting empties the window: the next judgement rests on new drafts alone.
+//! L1  Counts are those of the request; rates of acceptance outlast it.
+//! L2  The rate of depth i is that of drafted token i being right where those before it were. A token that was not sampled, because a stop ended the step
+//!     before it, counts for nothing.
 
-use crate::policy::{CascadeOptions, Policy};
+use std::sync::Arc;
+
 use crate::score::Score;
-use crate::source::SourceStats;
-use crate::window::Window;
+use crate::source::{Draft, Part};
 
+/// What one part of a source has done in a request.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SourceStats {
+    /// `conversation`, `reference-1`, `recycling`, or the name of a user's source.
+    pub name: Arc<str>,
+    /// Drafts that were verified.
+    pub drafts: u64,
+    /// Tokens in those drafts.
+    pub drafted: u64,
+    /// Tokens among them that were committed.
+    pub accepted: u64,
+    /// Why it drafts nothing any more, if so.
+    pub reason: Option<String>,
+}
+
+impl SourceStats {
+    fn new(name: Arc<str>) -> Self {
+        Self { name, drafts: 0, drafted: 0, accepted: 0, reason: None }
+    }
+
+    /// Accepted tokens per drafted token, 0 to 1; 0 if nothing was drafted.
+    pub fn acceptance(&self) -> f64 {
+        if self.drafted == 0 { 0.0 } else { self.accepted as f64 / self.drafted as f64 }
+    }
+}
+
+/// One part.
+#[derive(Debug, Clone)]
+struct Account {
+    stats: SourceStats,
+    /// Acceptance by depth.
+    depths: Score,
+}
+
+/// All parts that have drafted, and the whole of a source that names none.
 #[derive(Debug, Clone)]
 pub(crate) struct Ledger {
-    drafts: u64,
-    drafted: u64,
-    accepted: u64,
-    mutes: u64,
-    muted_for: usize,
-    /// Accepted of drafted tokens when it was last muted.
-    muted_at: Option<(usize, usize)>,
-    mute_below: f64,
-    mute_tokens: usize,
-    window: Window,
-    pub(crate) score: Score,
+    accounts: Vec<Account>,
+    /// Stands for a draft without a name.
+    unnamed: Arc<str>,
 }
 
 impl Ledger {
-    pub(crate) fn new(options: &CascadeOptions, score: Score) -> Self {
-        // Under `BestRate` the rates themselves say when not to draft.
-        let mute_below = if matches!(options.policy, Policy::Fixed { .. }) { options.mute_below } else { 0.0 };
-        Self {
-            drafts: 0,
-            drafted: 0,
-            accepted: 0,
-            mutes: 0,
-            muted_for: 0,
-            muted_at: None,
-            mute_below,
-            mute_tokens: options.mute_tokens,
-            window: Window::new(options.mute_window),
-            score,
+    pub(crate) fn new() -> Self {
+        Self { accounts: Vec::new(), unnamed: "source".into() }
+    }
+
+    /// Begins a request.
+    pub(crate) fn begin_request(&mut self) {
+        for account in &mut self.accounts {
+            account.stats = SourceStats::new(account.stats.name.clone());
         }
     }
 
-    pub(crate) fn muted(&self) -> bool {
-        self.muted_for > 0
+    fn account(&mut self, name: Option<&Arc<str>>) -> &mut Account {
+        let name = name.unwrap_or(&self.unnamed);
+        let at = self.accounts.iter().position(|account| account.stats.name == *name).unwrap_or_else(|| {
+            self.accounts.push(Account { stats: SourceStats::new(name.clone()), depths: Score::of_depths() });
+            self.accounts.len() - 1
+        });
+        &mut self.accounts[at]
     }
 
-    /// Counts committed tokens off a mute.
-    pub(crate) fn pass(&mut self, committed: usize) {
-        self.muted_for = self.muted_for.saturating_sub(committed);
+    /// Writes the reach of a draft from what its part's drafts have become.
+    pub(crate) fn fill_reach(&mut self, draft: &mut Draft) {
+        draft.reach.clear();
+        self.account(draft.source.as_ref()).depths.reach(0, 1, draft.tokens.len(), &mut draft.reach);
     }
 
-    /// Forgets recent acceptance, and with it a mute.
-    pub(crate) fn forgive(&mut self) {
-        self.muted_for = 0;
-        self.window.clear();
-    }
-
-    /// Enters a verified draft and judges the window.
-    pub(crate) fn settle(&mut self, accepted: usize, drafted: usize) {
-        self.drafts += 1;
-        self.drafted += drafted as u64;
-        self.accepted += accepted as u64;
-        self.window.record(accepted, drafted);
-        if let Some((right, all)) = self.window.full()
-            && (right as f64) < self.mute_below * all as f64
-        {
-            self.mutes += 1;
-            self.muted_for = self.mute_tokens;
-            self.muted_at = Some((right, all));
-            self.window.clear();
+    /// Enters a verified draft. `committed` is at most `accepted` if a stop ended the step inside the draft.
+    pub(crate) fn settle(&mut self, draft: &Draft, accepted: usize, committed: usize) {
+        let account = self.account(draft.source.as_ref());
+        account.stats.drafts += 1;
+        account.stats.drafted += draft.len() as u64;
+        account.stats.accepted += accepted as u64;
+        (0..accepted).for_each(|depth| account.depths.record(depth, true));
+        if accepted < draft.len().min(committed) {
+            account.depths.record(accepted, false);
         }
     }
 
-    pub(crate) fn stats(&self, name: String, shut: Option<String>) -> SourceStats {
-        let low = |(right, all)| format!("{right} of the last {all} drafted tokens were accepted");
-        SourceStats {
-            name,
-            drafts: self.drafts,
-            drafted: self.drafted,
-            accepted: self.accepted,
-            mutes: self.mutes,
-            muted: self.muted() || shut.is_some(),
-            reason: shut.or_else(|| self.muted_at.map(low)),
+    /// The counts: first of `parts` in their order, then of others that have drafted; of the whole if there is nothing else.
+    pub(crate) fn stats(&self, parts: Vec<Part>) -> Vec<SourceStats> {
+        let mut all: Vec<SourceStats> =
+            parts.into_iter().map(|part| SourceStats { reason: part.shut, ..SourceStats::new(part.name) }).collect();
+        for account in &self.accounts {
+            match all.iter_mut().find(|stats| stats.name == account.stats.name) {
+                Some(stats) => *stats = SourceStats { reason: stats.reason.take(), ..account.stats.clone() },
+                None if account.stats.drafts > 0 => all.push(account.stats.clone()),
+                None => {}
+            }
         }
+        if all.is_empty() {
+            all.push(SourceStats::new(self.unnamed.clone()));
+        }
+        all
     }
 }

@@ -1,23 +1,25 @@
-//! Replay: a recorded token stream fed to a source and the gate as if a model had produced it, to measure drafting alone.
+//! Replay: a recorded token stream fed to a speculator as if a model had produced it, to measure drafting alone.
 //!
-//! In: a trace, a source, a gate, and what verifications truly cost. Out: what each step would have done and the speedup.
+//! In: a trace, a speculator, and what verifications truly cost. Out: what each step would have done and the speedup.
 //!
 //! Y1  A verification accepts the common prefix of the draft and the trace, and commits one token more, from the trace.
 //! Y2  Every token of the trace after the prompt is committed exactly once, in order, whatever the source does.
-//! Y3  Time is made of numbers: a plain step takes `plain_ns`, a verification `costs` times that. The gate sees these.
-//! Y4  A bare trace has no logits: `observe_topk` is never called, so recycling learns from committed bigrams alone. A
+//! Y3  Time is made of numbers: a plain step takes `plain_ns`, a verification `costs` times that. The speculator's costs learn from these.
+//! Y4  A bare trace has no logits: `observe_topk` is never called, so recycling learns from committed pairs alone. A
 //!     [`Turn`] may carry the most probable tokens of its rows; then each verification shows the source those of the rows
 //!     that it sampled, as a decoder does.
-//! Y5  A draft is cut as a decoder cuts it, to what was asked for and before a stop, and the source is told.
-//! Y6  A turn begins as a decoder's request does: the gate hears of it, the source observes what the prompt adds to the
+//! Y5  Drafts are bounded, cut and recorded by the [`Speculator`], the one that decoders use.
+//! Y6  A turn begins as a decoder's request does: the speculator hears of it, the source observes what the prompt adds to the
 //!     history (or starts anew from it), and the first token comes with the prompt, not with a step.
 //!
-//! Cost: that of the source and the gate; the loop adds nothing that grows with the trace.
+//! Cost: that of the speculator; the loop adds nothing that grows with the trace.
 
-use crate::cost::CostTable;
+use crate::cost::TimedStep;
 use crate::error::{OptionsError, check_range};
-use crate::gate::Gate;
-use crate::source::{DraftSource, SourceError, TopkRow};
+use crate::ledger::SourceStats;
+use crate::source::SourceError;
+use crate::speculator::{Bounds, Load, Speculator};
+use crate::table::CostTable;
 
 #[cfg(test)]
 mod tests;
@@ -25,21 +27,19 @@ mod tests;
 /// What a replay assumes about the machine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ReplayOptions {
-    /// Longest draft, 1 to 4096.
-    pub max_draft: usize,
     /// Tokens at the start of the trace that are a prompt.
     pub prompt_tokens: usize,
     /// A plain step in ns, at least 1.
     pub plain_ns: u64,
     /// What a suggestion takes in ns, found or not.
     pub draft_ns: u64,
-    /// What verifications truly cost. The gate has its own table, which may be wrong.
+    /// What verifications truly cost. The speculator has a table of its own, which may be wrong.
     pub costs: CostTable,
 }
 
 impl Default for ReplayOptions {
     fn default() -> Self {
-        Self { max_draft: 16, prompt_tokens: 0, plain_ns: 10_000_000, draft_ns: 1_000, costs: CostTable::default() }
+        Self { prompt_tokens: 0, plain_ns: 10_000_000, draft_ns: 1_000, costs: CostTable::default() }
     }
 }
 
@@ -61,7 +61,7 @@ pub struct ReplayStep {
 }
 
 /// Sums over a replay.
-#[derive(Debug, Clone, Copy, PartialEq, Default)]
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct ReplayReport {
     /// Tokens committed.
     pub tokens: u64,
@@ -77,6 +77,8 @@ pub struct ReplayReport {
     pub accepted: u64,
     /// What all steps took, in plain steps.
     pub cost: f64,
+    /// What each part of the source did.
+    pub sources: Vec<SourceStats>,
 }
 
 impl ReplayReport {
@@ -103,6 +105,21 @@ impl ReplayReport {
         self.drafted += step.drafted as u64;
         self.accepted += step.accepted as u64;
         self.cost += step.cost;
+    }
+
+    /// Adds what the sources did in a request.
+    fn add_sources(&mut self, sources: Vec<SourceStats>) {
+        for new in sources {
+            match self.sources.iter_mut().find(|old| old.name == new.name) {
+                Some(old) => {
+                    old.drafts += new.drafts;
+                    old.drafted += new.drafted;
+                    old.accepted += new.accepted;
+                    old.reason = new.reason;
+                }
+                None => self.sources.push(new),
+            }
+        }
     }
 }
 
@@ -155,76 +172,73 @@ pub struct Turn<'a> {
     pub stops: &'a [u32],
 }
 
-/// Feeds `trace` through `source` and `gate`; `each` sees every step.
+/// Feeds `trace` through `speculator`; `each` sees every step.
 ///
 /// # Errors
 /// An option is out of its range, or the source failed.
 pub fn replay(
     trace: &[u32],
-    source: &mut dyn DraftSource,
-    gate: &mut Gate,
+    speculator: &mut Speculator,
     options: &ReplayOptions,
     mut each: impl FnMut(&ReplayStep),
 ) -> Result<ReplayReport, ReplayError> {
-    check(options)?;
+    check_range("plain_ns", options.plain_ns, 1, u64::MAX)?;
     check_range("prompt_tokens", options.prompt_tokens, 0, trace.len())?;
-    source.observe(&trace[..options.prompt_tokens])?;
+    speculator.observe(&trace[..options.prompt_tokens]);
     let mut report = ReplayReport::default();
     let part = Part { stream: trace, first: options.prompt_tokens, rows: &[], width: 0, stopped: false, stops: &[] };
-    steps(&part, source, gate, options, &mut report, &mut each)?;
+    steps(&part, speculator, options, &mut report, &mut each)?;
+    report.add_sources(speculator.stats().sources);
     Ok(report)
 }
 
-/// Feeds the turns of a session through `source` and `gate`; `each` sees every step, its place counted in the turn's stream.
+/// Feeds the turns of a session through `speculator`; `each` sees every step, its place counted in the turn's stream.
 ///
 /// # Errors
 /// An option is out of its range, a turn's `top` does not fit its answer, or the source failed.
 pub fn replay_turns(
     turns: &[Turn<'_>],
-    source: &mut dyn DraftSource,
-    gate: &mut Gate,
+    speculator: &mut Speculator,
     options: &ReplayOptions,
     mut each: impl FnMut(&ReplayStep),
 ) -> Result<ReplayReport, ReplayError> {
-    check(options)?;
+    check_range("plain_ns", options.plain_ns, 1, u64::MAX)?;
     let mut report = ReplayReport::default();
     let mut history: Vec<u32> = Vec::new();
     for turn in turns {
         if !turn.top.is_empty() {
             check_range("top", turn.top.len(), turn.answer.len() * turn.width, turn.answer.len() * turn.width)?;
         }
-        gate.begin_request();
+        speculator.begin_request();
         if turn.prompt.starts_with(&history) {
-            source.observe(&turn.prompt[history.len()..])?;
+            speculator.observe(&turn.prompt[history.len()..]);
         } else {
-            source.rebuild(turn.prompt)?;
+            speculator.rebuild(turn.prompt);
         }
         history.clear();
         history.extend_from_slice(turn.prompt);
         history.extend_from_slice(turn.answer);
         let first = history.len().min(turn.prompt.len() + 1);
+        let mut stops = turn.stops.to_vec();
+        stops.sort_unstable();
         let part = Part {
             stream: &history,
             first,
             rows: turn.top.get(turn.width..).unwrap_or_default(),
             width: turn.width,
             stopped: turn.stopped,
-            stops: turn.stops,
+            stops: &stops,
         };
         if turn.prompt.len() < first && (first < history.len() || !turn.stopped) {
-            source.observe(&history[turn.prompt.len()..first])?;
+            speculator.observe(&history[turn.prompt.len()..first]);
         }
-        steps(&part, source, gate, options, &mut report, &mut each)?;
+        steps(&part, speculator, options, &mut report, &mut each)?;
+        report.add_sources(speculator.stats().sources);
         if turn.stopped {
             history.pop();
         }
     }
     Ok(report)
-}
-
-fn check(options: &ReplayOptions) -> Result<(), OptionsError> {
-    check_range("max_draft", options.max_draft, 1, crate::cost::MAX_DRAFT)?;
-    check_range("plain_ns", options.plain_ns, 1, u64::MAX)
 }
 
 /// A stream, and the part of it that steps commit.
@@ -237,67 +251,58 @@ struct Part<'a> {
     width: usize,
     /// Whether the source never hears of the last token.
     stopped: bool,
-    /// Tokens that no draft holds.
+    /// Tokens that no draft holds, ascending.
     stops: &'a [u32],
 }
 
 fn steps(
     part: &Part<'_>,
-    source: &mut dyn DraftSource,
-    gate: &mut Gate,
+    speculator: &mut Speculator,
     options: &ReplayOptions,
     report: &mut ReplayReport,
     each: &mut impl FnMut(&ReplayStep),
 ) -> Result<(), ReplayError> {
-    let ns = |cost: f64| (cost * options.plain_ns as f64) as u64;
     let stream = part.stream;
     let known = stream.len() - usize::from(part.stopped);
-    let wants_rows = !part.rows.is_empty() && source.topk() > 0;
-    let mut draft = Vec::with_capacity(options.max_draft);
+    let wants_rows = !part.rows.is_empty() && speculator.topk() > 0;
     let mut pos = part.first;
     while pos < stream.len() {
-        let allowed = gate.allows();
-        draft.clear();
-        if allowed {
-            let budget = gate.budget(options.max_draft).min(stream.len() - pos - 1);
-            if budget >= gate.options().min_draft {
-                source.suggest(&stream[..pos], budget, &mut draft)?;
-                let given = draft.len();
-                let end = draft.iter().position(|token| part.stops.contains(token));
-                draft.truncate(end.unwrap_or(given).min(budget));
-                if draft.len() < gate.options().min_draft {
-                    draft.clear();
-                }
-                if draft.len() < given {
-                    source.truncate_pending(draft.len());
-                }
-            }
-        }
-        let accepted = draft.iter().zip(&stream[pos..]).take_while(|(a, b)| a == b).count();
+        // The carried token is not cached yet.
+        let cached = pos.saturating_sub(1);
+        let bounds = Bounds { room: usize::MAX, wanted: stream.len() - pos, n_vocab: usize::MAX, stop_ids: part.stops };
+        let draft = speculator.propose(&stream[..pos], bounds, Load { cached, ..Load::default() });
+        let (drafted, accepted) = (draft.len(), draft.accepted(&stream[pos..]));
+        let allowed = speculator.allowed();
         let committed = accepted + 1;
         let draft_ns = if allowed { options.draft_ns } else { 0 };
-        let step_ns = ns(options.costs.cost(draft.len())) + draft_ns;
-        // Nobody hears of a stop; a step that committed nothing else settles no draft.
+        let step_ns = (options.costs.cost(drafted, cached) * options.plain_ns as f64) as u64 + draft_ns;
+        // The source never hears of a stop; a step that committed nothing else settles no draft.
         match &stream[pos..known.min(pos + committed)] {
-            [] => source.truncate_pending(0),
-            new => source.observe(new)?,
+            [] => speculator.drop_pending(),
+            new => speculator.observe(new),
         }
-        if draft.is_empty() {
-            gate.record_plain(step_ns, draft_ns);
+        let costs = speculator.costs().clone();
+        let ns = if drafted == 0 { step_ns - draft_ns } else { step_ns };
+        costs.lock().observe(TimedStep { rows: drafted + 1, spans: 1, cached, drafted, ns });
+        if drafted == 0 {
+            speculator.record_plain(draft_ns);
         } else {
             if wants_rows {
-                let width = part.width;
-                let row = |at: usize| TopkRow {
-                    token: stream[at - 1],
-                    top: &part.rows[(at - part.first) * width..][..width.min(source.topk())],
-                };
-                let rows: Vec<_> = (pos..pos + committed).map(row).collect();
-                source.observe_topk(&rows)?;
+                let (topk, width) = (speculator.topk(), part.width);
+                for at in pos..pos + committed {
+                    let row = &part.rows[(at - part.first) * width..][..width.min(topk)];
+                    speculator.capture(row.iter().copied());
+                }
+                speculator.observe_topk(&stream[pos - 1..pos + committed - 1]);
             }
-            gate.record_verify(draft.len(), accepted, committed, step_ns);
+            let cost = costs.lock().draft_cost(drafted, drafted + 1, 1, cached);
+            speculator.record_verify(accepted, committed, Some(cost));
+        }
+        if let Some(error) = speculator.disabled() {
+            return Err(error.clone().into());
         }
         let cost = step_ns as f64 / options.plain_ns as f64;
-        let step = ReplayStep { pos, allowed, drafted: draft.len(), accepted, committed, cost };
+        let step = ReplayStep { pos, allowed, drafted, accepted, committed, cost };
         report.add(&step);
         each(&step);
         pos += committed;

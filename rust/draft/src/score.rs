@@ -1,7 +1,7 @@
 //! Acceptance by match length: how likely a source's next token is right, learned without drafting it.
 //!
 //! In: after each committed token, whether the source would have named it, with the length of the match that it came from.
-//! Out: expected accepted tokens of a draft, to `cascade`.
+//! Out: the chance that each token of a draft is reached and right, to the candidates.
 //!
 //! A1  Lengths share buckets that widen: 0, 1, 2, 3, 4, 5-6, 7-8, 9-12, 13-16, 17-32, 33 and more.
 //! A2  Within an accepted draft a match grows by one a token, so draft token i of a match of length l counts as length
@@ -69,6 +69,11 @@ impl Score {
         Self::of([0.25; BUCKETS])
     }
 
+    /// Priors of drafted tokens by their depth.
+    pub(crate) fn of_depths() -> Self {
+        Self::of([0.5; BUCKETS])
+    }
+
     fn of(rates: [f32; BUCKETS]) -> Self {
         Self { rates, weights: [PRIOR; BUCKETS], asked: [0; BUCKETS], right: [0; BUCKETS] }
     }
@@ -87,6 +92,16 @@ impl Score {
     #[inline]
     pub(crate) fn rate(&self, match_len: usize) -> f64 {
         f64::from(self.rates[bucket(match_len)])
+    }
+
+    /// Writes the chances that each of `n` tokens is reached and right, of which token i is right with the rate at `match_len + i * growth`.
+    #[inline]
+    pub(crate) fn reach(&self, match_len: usize, growth: usize, n: usize, out: &mut Vec<f64>) {
+        let mut reach = 1.0;
+        out.extend((0..n).map(|i| {
+            reach *= self.rate(match_len + i * growth);
+            reach
+        }));
     }
 
     pub(crate) fn table(&self) -> [BucketRate; BUCKETS] {

@@ -1,14 +1,15 @@
-//! The contract between the decoder and whoever guesses the next tokens.
+//! The contract between a draft source and the [`crate::Speculator`], which speaks for the decoder.
 //!
-//! In: committed tokens, top-k rows from verification. Out: a draft that the decoder verifies.
+//! In: committed tokens, top-k rows from verification, a budget. Out: a draft, which the decoder verifies.
 //!
 //! S1  A source decides what is guessed, never what is committed: any source yields the same text.
 //! S2  `observe` sees each committed token exactly once, in order, the prompt included; rejected drafts never reach it.
 //! S3  The order within a step is: `suggest`, verification, `observe` (all tokens of the step in one call), `observe_topk`.
-//! S4  A source may be wrong, lie about lengths, name impossible tokens or fail. The caller clamps the draft, drops it,
+//! S4  A source may be wrong, lie about lengths and probabilities, name impossible tokens or fail. The speculator clamps the draft, drops it,
 //!     or stops asking; it relies on none of what a source promises.
 
 use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// One verified row: the token that went in and the tokens that the model found most probable after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -31,42 +32,90 @@ impl fmt::Display for SourceError {
 
 impl std::error::Error for SourceError {}
 
-/// What one source has done so far.
-#[derive(Debug, Clone, PartialEq, Default)]
-pub struct SourceStats {
-    /// `conversation`, `reference-1`, `recycling`, or the name of a user's source.
-    pub name: String,
-    /// Drafts that were verified.
-    pub drafts: u64,
-    /// Tokens in those drafts.
-    pub drafted: u64,
-    /// Tokens among them that were committed.
-    pub accepted: u64,
-    /// How often the source was muted.
-    pub mutes: u64,
-    /// Whether it is muted or shut now.
-    pub muted: bool,
-    /// Why it is, or last was, muted or shut.
-    pub reason: Option<String>,
+/// How much a source may draft, and what that costs.
+#[derive(Debug, Clone, Copy)]
+pub struct Budget<'a> {
+    /// Shorter drafts are not verified; at least 1.
+    pub min_tokens: usize,
+    /// Longer ones are cut; at least `min_tokens`.
+    pub max_tokens: usize,
+    /// `extra[d]`: cost above a plain step of verifying d tokens, in plain steps, on this machine, at this context, beside the sequences of this step.
+    /// From 0 to `max_tokens`.
+    pub extra: &'a [f64],
 }
 
-impl SourceStats {
-    /// Accepted tokens per drafted token, 0 to 1; 0 if nothing was drafted.
-    pub fn acceptance(&self) -> f64 {
-        if self.drafted == 0 { 0.0 } else { self.accepted as f64 / self.drafted as f64 }
+impl Budget<'_> {
+    /// A budget in which verification costs nothing.
+    pub fn free(max_tokens: usize) -> Self {
+        Self { min_tokens: 1, max_tokens, extra: &[] }
     }
+
+    /// `extra[drafted]`; where the list ends, its last entry.
+    #[inline]
+    pub fn extra(&self, drafted: usize) -> f64 {
+        self.extra.get(drafted).or(self.extra.last()).copied().unwrap_or(0.0)
+    }
+}
+
+/// Guessed tokens.
+#[derive(Debug, Clone, PartialEq, Default)]
+pub struct Draft {
+    /// The tokens, in order.
+    pub tokens: Vec<u32>,
+    /// For each token the chance that it is reached and right, 0 to 1, never increasing. Empty if the source has no opinion.
+    pub reach: Vec<f64>,
+    /// Which part of the source made it.
+    pub source: Option<Arc<str>>,
+}
+
+impl Draft {
+    /// Whether there is no token.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Tokens.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Forgets all of it.
+    pub fn clear(&mut self) {
+        self.truncate(0);
+        self.source = None;
+    }
+
+    /// Keeps the first `n` tokens.
+    pub fn truncate(&mut self, n: usize) {
+        self.tokens.truncate(n);
+        self.reach.truncate(n);
+    }
+
+    /// How many of its tokens `next` begins with.
+    pub fn accepted(&self, next: &[u32]) -> usize {
+        self.tokens.iter().zip(next).take_while(|(a, b)| a == b).count()
+    }
+}
+
+/// A part of a source that makes drafts of its own.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Part {
+    /// As in [`Draft::source`]: `conversation`, `reference-1`, `recycling`, or a name of the user's.
+    pub name: Arc<str>,
+    /// Why it drafts nothing any more, if so.
+    pub shut: Option<String>,
 }
 
 /// Guesses the tokens that come next. Must be deterministic: the proposal is a point, not a distribution.
 pub trait DraftSource: Send {
-    /// Appends up to `max_tokens` guessed tokens to `out`, which arrives empty. No guess is a good answer.
+    /// Fills `draft`, which arrives empty, with up to `budget.max_tokens` guessed tokens. No guess is a good answer.
     ///
     /// `context` is the committed text and ends with the carried token. A suggestion is *pending* until the next
     /// `observe` (which settles it), `suggest` (which forgets it) or `truncate_pending`.
     ///
     /// # Errors
-    /// The source failed. What it left in `out` is ignored.
-    fn suggest(&mut self, context: &[u32], max_tokens: usize, out: &mut Vec<u32>) -> Result<(), SourceError>;
+    /// The source failed. What it left in `draft` is ignored.
+    fn suggest(&mut self, context: &[u32], budget: Budget<'_>, draft: &mut Draft) -> Result<(), SourceError>;
 
     /// Learns tokens that were committed: a whole prompt, or all tokens of one step.
     ///
@@ -96,8 +145,37 @@ pub trait DraftSource: Send {
     /// The source failed; the decoder asks it no more.
     fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError>;
 
-    /// What it has done so far, an entry for each part that drafts. Empty if it does not count.
-    fn stats(&self) -> Vec<SourceStats> {
+    /// The parts that it names in its drafts. Empty if it is one whole.
+    fn parts(&self) -> Vec<Part> {
         Vec::new()
     }
+}
+
+/// A source that its maker keeps a handle to, for instance to add references while a decoder drafts from it.
+impl<S: DraftSource> DraftSource for Arc<Mutex<S>> {
+    fn suggest(&mut self, context: &[u32], budget: Budget<'_>, draft: &mut Draft) -> Result<(), SourceError> {
+        locked(self).suggest(context, budget, draft)
+    }
+    fn observe(&mut self, committed: &[u32]) -> Result<(), SourceError> {
+        locked(self).observe(committed)
+    }
+    fn topk(&self) -> usize {
+        locked(self).topk()
+    }
+    fn observe_topk(&mut self, rows: &[TopkRow<'_>]) -> Result<(), SourceError> {
+        locked(self).observe_topk(rows)
+    }
+    fn truncate_pending(&mut self, n: usize) {
+        locked(self).truncate_pending(n);
+    }
+    fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
+        locked(self).rebuild(history)
+    }
+    fn parts(&self) -> Vec<Part> {
+        locked(self).parts()
+    }
+}
+
+fn locked<S>(source: &Arc<Mutex<S>>) -> MutexGuard<'_, S> {
+    source.lock().unwrap_or_else(PoisonError::into_inner)
 }

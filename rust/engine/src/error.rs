@@ -49,6 +49,10 @@ pub enum Error {
     #[error("{file}: tensor `{tensor}` holds {found}, expected finite numbers")]
     TensorValue { file: String, tensor: String, found: f32 },
 
+    /// A file of stored prefixes is damaged, or belongs to something else.
+    #[error("{file}: {what} at byte {at}: found {found}, expected {expected}")]
+    PrefixFile { file: String, what: String, at: u64, found: String, expected: String },
+
     /// An option is out of range.
     #[error("{what} is {found}, expected {expected}")]
     Option { what: &'static str, found: String, expected: String },
@@ -70,9 +74,6 @@ pub enum Error {
     /// The caller asked to stop.
     #[error("cancelled by the caller")]
     Cancelled,
-    /// A draft source, a processor or another callback of the caller failed.
-    #[error("{what} failed: {message}")]
-    Callback { what: &'static str, message: String },
     /// A fault of ours.
     #[error("internal error: {0}")]
     Internal(String),
@@ -84,7 +85,7 @@ pub enum Error {
 pub enum ErrorKind {
     /// The operating system failed: `OSError`.
     Io,
-    /// The file is not a model that this engine can run: `ModelFileError`.
+    /// The file is not a model that this engine can run, or not of the model that is to read it: `ModelFileError`.
     ModelFile,
     /// The vocabulary is not one that this engine knows: `TokenizerError`.
     Tokenizer,
@@ -92,9 +93,7 @@ pub enum ErrorKind {
     Options,
     /// The tokens do not fit the context: `ContextFullError`.
     ContextFull,
-    /// Another caller is using the session: `BusyError`.
-    Busy,
-    /// The caller asked to stop: `KeyboardInterrupt` or whatever the callback raised.
+    /// The caller asked to stop: `KeyboardInterrupt` or what the callback raised.
     Cancelled,
     /// A fault of our own: `InternalError`.
     Internal,
@@ -114,7 +113,8 @@ impl Error {
             | Error::MissingTensor { .. }
             | Error::TensorShape { .. }
             | Error::ExtraTensor { .. }
-            | Error::TensorValue { .. } => ErrorKind::ModelFile,
+            | Error::TensorValue { .. }
+            | Error::PrefixFile { .. } => ErrorKind::ModelFile,
             Error::Vocab(VocabError::EmptyStop { .. } | VocabError::StopsTooLong { .. }) => ErrorKind::Options,
             Error::Vocab(_) => ErrorKind::Tokenizer,
             Error::Sample(e) => e.kind(),
@@ -123,7 +123,7 @@ impl Error {
             }
             Error::ContextFull { .. } => ErrorKind::ContextFull,
             Error::Cancelled => ErrorKind::Cancelled,
-            Error::Forked | Error::Callback { .. } | Error::Internal(_) => ErrorKind::Internal,
+            Error::Forked | Error::Internal(_) => ErrorKind::Internal,
         }
     }
 }

@@ -17,9 +17,11 @@
 //! | --- | --- |
 //! | [`gguf`], [`vocab`], [`limits`] | files: metadata, tensors, the bytes of tokens; bounds on all of it |
 //! | [`model`] | weights, forward |
-//! | [`cache`] | keys and values |
+//! | [`cache`], [`state`] | keys and values; all that a model remembers of a sequence |
+//! | [`prefix`] | prefixes of earlier sequences, for later ones to begin with |
 //! | [`session`] | the bare machine: rows in, logits out |
-//! | [`decode`] | prompts to committed tokens: prefill, draft, verify, commit |
+//! | [`decode`] | prompts to committed tokens: plan, forward, commit; one forward for many sequences |
+//! | [`schedule`] | many requests: admission, prompts in chunks, cancellation |
 //! | [`sample`] | one row and the history to one token |
 //! | [`pool`] | threads |
 
@@ -30,9 +32,12 @@ pub mod gguf;
 pub mod limits;
 pub mod model;
 pub mod pool;
+pub mod prefix;
 pub mod sample;
+pub mod schedule;
 pub mod session;
 mod shared;
+pub mod state;
 pub mod vocab;
 
 pub use error::{Error, ErrorKind, Result};

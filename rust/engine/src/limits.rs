@@ -18,8 +18,7 @@ pub const MAX_KEY_BYTES: u64 = 65_535;
 /// Bytes of one string: a whole `tokenizer.json` (35 MB) fits, and two of them do not fit the header.
 pub const MAX_STRING_BYTES: u64 = 40 << 20;
 
-/// Elements of one metadata array: eight times the merges of the largest vocabulary in use. Strings cost 4 bytes each
-/// beside their text, so 16 MB.
+/// Elements of one metadata array: eight times the merges of the largest vocabulary in use.
 pub const MAX_ARRAY_LEN: u64 = 1 << 22;
 
 /// Tensors of a model, all its files together. The largest models in use have about 2 000, and 23 000 where each expert

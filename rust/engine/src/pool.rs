@@ -1,18 +1,20 @@
-//! A pool of threads that run one closure together: spin briefly, then park.
+//! A pool of threads that run one closure together: an idle thread spins briefly, then parks.
 //!
-//! [`Pool::run`] is a fork and a join: the closure is called once with each index, by the caller with 0. Work is divided by index and count alone
-//! ([`Worker::share`]); a thread claims its index before it begins, and what no thread has claimed when the caller is done with its own, the caller does as
-//! well. So which thread computes what depends on timing, and what is computed does not (N5).
+//! [`Pool::run`] is a fork and a join: it calls the closure once with each index from 0 to `count` − 1. Work is divided by index and count alone
+//! ([`Worker::share`]). The calling thread makes the call with index 0. Worker thread i claims index i before it makes that call. When the calling thread has
+//! made its own call, it claims and makes every call that no worker has claimed yet, so all calls are made even if every worker is descheduled. Timing decides
+//! which thread makes a call, never what is computed (N5).
 //!
-//! - **T1** `run` returns after every call of the closure has ended, also if one panicked; the panic then continues in the caller. A thread that comes late
-//!   finds its index claimed and does not touch the closure.
-//! - **T2** Workers compute in the default float environment (N6); the caller's own is restored.
-//! - **T3** A busy machine is bounded harm. A worker without a processor is not waited for, unless it lost it inside the closure; one that missed several
-//!   jobs is woken only now and then. Waiting threads spin and then sleep: a sleeping caller leaves its core idle, and there the system moves a worker that
-//!   lost its own to somebody else's work.
-//! - **T4** One job at a time: concurrent callers take turns, in whole jobs.
+//! - **T1** `run` returns after every call has ended, also if one panicked; the panic then continues in the calling thread. A worker that wakes up late finds
+//!   its index claimed and does not touch the closure.
+//! - **T2** Calls run in the default float environment (N6); the calling thread's own is restored.
+//! - **T3** Other processes slow a job down, but boundedly. `run` does not wait for a worker that the OS has descheduled, unless it was descheduled during its
+//!   call. A worker that has missed [`MISSES`] jobs in a row is only woken every [`RETRY`] jobs. A thread that waits spins for [`SPINS`] looks and then sleeps:
+//!   while the calling thread sleeps, its core is idle, and the OS can run a descheduled worker there.
+//! - **T4** One job at a time: concurrent callers of `run` take turns, a whole job each.
+//! - **T5** In debug builds a job panics at its end if its calls took overlapping parts of a [`Shared`](crate::shared::Shared) buffer.
 //!
-//! Cost: about half a microsecond a job while the workers spin.
+//! Cost: about half a microsecond for a job while the workers spin.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -36,12 +38,14 @@ use std::thread::{self, JoinHandle, Thread};
 
 use quoth_kernels::env::DefaultFloats;
 
-/// How often a waiting thread looks before it gives way: some 30 microseconds, longer than any gap between the jobs of one forward.
+use crate::shared::Lent;
+
+/// How often a waiting thread looks before it sleeps: about 30 microseconds in all, longer than any gap between the jobs of one forward.
 const SPINS: usize = if cfg!(all(test, loom)) { 1 } else { 2_000 };
 
-/// Jobs in a row that a worker may miss before it is left asleep.
+/// Jobs in a row that a worker may miss before `run` leaves it asleep.
 const MISSES: usize = 4;
-/// How often a worker that is left asleep is tried again: every so many jobs, that is once in a step or so.
+/// A worker that is left asleep is woken again for every `RETRY`-th job, about once in a step.
 const RETRY: usize = 128;
 
 /// Most threads of a pool: beyond any machine's cores, below what could exhaust a process.
@@ -127,9 +131,10 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Between a store and a load whose order matters to another thread that does the same the other way round. Sequentially consistent operations keep that
-/// order by themselves, and on x86-64 at no further cost. But loom takes them for acquire and release, and so does an emulator of aarch64 that translates its
-/// ordered stores and loads one by one: there a thread slept for ever. A fence is understood by all.
+/// Stands between a store to one variable and a load of another, where a second thread stores and loads the same two the other way round: at least one of the
+/// threads must see the other's store. Sequentially consistent operations guarantee that, and on x86-64 at no further cost. But loom treats them as acquire and
+/// release, and so does an emulator of aarch64 that translates ordered stores and loads one by one: under it a thread was never woken. A fence gives the order
+/// everywhere.
 fn in_order() {
     #[cfg(any(all(test, loom), not(target_arch = "x86_64")))]
     fence(Ordering::SeqCst);
@@ -211,9 +216,11 @@ impl Pool {
         if count == 1 {
             return job(Worker { index: 0, count });
         }
+        let lent = Lent::default();
+        let job = |worker: Worker| lent.during(worker.index, || job(worker));
         let borrowed: Job<'_> = &job;
-        // SAFETY: only the lifetime changes. The job lives until this function returns, and it returns, by value or by panic, only after `running` has
-        // fallen to zero, that is after every index was claimed and every call has ended; a worker touches the job only between the two (T1).
+        // SAFETY: only the lifetime changes. The closure lives until this function returns. It returns, by value or by panic, only after `running` has fallen
+        // to zero, that is after every index was claimed and every call has ended, and a worker touches the closure only between claim and end (T1).
         let shared = unsafe { std::mem::transmute::<Job<'_>, Job<'static>>(borrowed) };
         let control = &*self.control;
         *lock(&control.job) = Some(shared);
@@ -243,7 +250,7 @@ impl Pool {
         let theirs = lock(&control.panic).take();
         match (own, theirs) {
             (Err(panic), _) | (Ok(()), Some(panic)) => resume_unwind(panic),
-            (Ok(()), None) => {}
+            (Ok(()), None) => lent.check(),
         }
     }
 }
@@ -264,7 +271,7 @@ impl Control {
             std::hint::spin_loop();
         }
         *lock(&self.sleeper) = Some(thread::current());
-        // Say so first, look again, then sleep: the last worker to leave sees the flag, or we see that it has left.
+        // First the flag, then another look, then sleep: either the last worker to leave sees the flag, or this thread sees that it has left.
         self.asleep.store(true, Ordering::SeqCst);
         in_order();
         while self.running.load(Ordering::SeqCst) > 0 {
@@ -290,7 +297,7 @@ impl Control {
 impl Drop for Pool {
     fn drop(&mut self) {
         if !self.is_alive() {
-            // The threads belong to the parent process; joining them here would wait for ever.
+            // The threads belong to the parent process; joining them here would never return.
             self.handles.drain(..).for_each(std::mem::forget);
             return;
         }
@@ -339,7 +346,7 @@ fn wait(control: &Control, worker: Worker, seen: usize) -> Option<usize> {
             std::hint::spin_loop();
             continue;
         }
-        // Say so first, look once more, then sleep: a caller that changes the epoch after this look sees the flag and wakes us.
+        // First the flag, then another look, then sleep: a caller that changes the epoch after this look sees the flag and wakes this thread.
         parked.store(true, Ordering::SeqCst);
         in_order();
         if control.epoch.load(Ordering::SeqCst) == seen && !control.stop.load(Ordering::SeqCst) {
@@ -350,7 +357,7 @@ fn wait(control: &Control, worker: Worker, seen: usize) -> Option<usize> {
     }
 }
 
-/// Every order in which threads can take their steps, tried by loom: `tools/sanitize pool`. A thread that would wait for ever is an error there.
+/// Loom tries every order in which threads can take their steps: `tools/sanitize pool`. A thread that is never woken is an error there.
 #[cfg(all(test, loom))]
 mod orders {
     use super::*;
@@ -427,6 +434,13 @@ mod tests {
         assert!(default_threads() >= 1);
     }
 
+    /// Returns when every worker sleeps, or is about to.
+    fn until_parked(pool: &Pool) {
+        while !pool.control.parked.iter().all(|parked| parked.load(Ordering::SeqCst)) {
+            std::thread::yield_now();
+        }
+    }
+
     #[test]
     fn every_worker_runs_every_job_once_also_after_it_slept() {
         for count in [1, 2, 3, 8] {
@@ -434,7 +448,7 @@ mod tests {
             let calls: Vec<AtomicU64> = (0..count).map(|_| AtomicU64::new(0)).collect();
             for round in 0..3000 {
                 if round % 1000 == 999 {
-                    std::thread::sleep(std::time::Duration::from_millis(20));
+                    until_parked(&pool);
                 }
                 pool.run(|w| {
                     calls[w.index].fetch_add(1, Ordering::Relaxed);
@@ -450,14 +464,14 @@ mod tests {
         let caller = std::thread::current().id();
         let (taken, calls) = (AtomicUsize::new(0), AtomicUsize::new(0));
         for _ in 0..20 {
-            // The worker is asleep by now, and waking takes it longer than an empty job takes the caller.
-            std::thread::sleep(std::time::Duration::from_millis(3));
+            // Waking takes a worker longer than an empty job takes the caller.
+            until_parked(&pool);
             pool.run(|w| {
                 calls.fetch_add(1, Ordering::Relaxed);
                 taken.fetch_add(usize::from(w.index == 1 && std::thread::current().id() == caller), Ordering::Relaxed);
             });
         }
-        assert_eq!(calls.into_inner(), 40, "each index once, whoever takes it");
+        assert_eq!(calls.into_inner(), 40, "each index once, whichever thread takes it");
         assert!(taken.into_inner() > 0, "the caller waited for a sleeping worker every time");
     }
 

@@ -1,7 +1,8 @@
 //! The bare machine: tokens in, rows of logits out, truncate at will.
 //!
-//! In: a model, tokens. Out: logits. A session owns a cache and scratch memory; any number of sessions share a model.
+//! In: a model, tokens. Out: logits. A session owns a state and scratch memory; any number of sessions share a model.
 
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::Arc;
 
 use quoth_kernels::attend::KvKind;
@@ -9,13 +10,14 @@ use quoth_kernels::top::Best;
 
 use crate::cache::KvCache;
 use crate::error::{Error, Result};
-use crate::model::{MAX_ROWS, Model, Output, Scratch, Span, Want};
+use crate::model::{MAX_ROWS, Model, Output, Scratch, Span, Taps, Want};
+use crate::state::State;
 
 /// See the module.
 #[derive(Debug)]
 pub struct Session {
     model: Arc<Model>,
-    cache: KvCache,
+    state: State,
     scratch: Scratch,
 }
 
@@ -25,8 +27,8 @@ impl Session {
     /// # Errors
     /// `kind` cannot store heads of this model's width.
     pub fn new(model: Arc<Model>, kind: KvKind) -> Result<Session> {
-        let cache = KvCache::new(model.config(), kind, model.n_ctx())?;
-        Ok(Session { model, cache, scratch: Scratch::default() })
+        let state = State::new(&model, kind)?;
+        Ok(Session { model, state, scratch: Scratch::default() })
     }
 
     /// The model.
@@ -36,17 +38,22 @@ impl Session {
 
     /// The cache.
     pub fn cache(&self) -> &KvCache {
-        &self.cache
+        self.state.kv()
+    }
+
+    /// What the model remembers.
+    pub fn state(&self) -> &State {
+        &self.state
     }
 
     /// Cached tokens.
     pub fn len(&self) -> usize {
-        self.cache.len()
+        self.state.len()
     }
 
     /// Whether nothing is cached.
     pub fn is_empty(&self) -> bool {
-        self.cache.is_empty()
+        self.state.is_empty()
     }
 
     /// Appends tokens and writes their rows of logits, all of them or the last, to `logits`, `[rows][n_vocab]`. Long inputs go in several passes, with the
@@ -64,18 +71,51 @@ impl Session {
     ) -> Result<()> {
         self.check(tokens)?;
         let n_vocab = self.model.config().n_vocab;
-        let rows = match want {
-            Want::All => tokens.len(),
-            Want::Last => 1,
-            Want::None => 0,
-        };
+        let rows = want.rows(tokens.len());
         if logits.len() != rows * n_vocab {
             return Err(Error::Internal(format!("room for {} logits, {rows} rows have {n_vocab} each", logits.len())));
         }
-        let whole = Whole::new(&mut self.cache);
-        passes(&self.model, whole.0, &mut self.scratch, tokens, want, logits, progress)?;
-        whole.done();
+        if tokens.len() <= MAX_ROWS {
+            // One pass counts as a whole or not at all (F2 of the forward).
+            self.pass(tokens, want, logits)?;
+            progress(tokens.len());
+            return Ok(());
+        }
+        let before = self.state.fork(self.state.len())?;
+        let result = catch_unwind(AssertUnwindSafe(|| self.passes(tokens, want, logits, progress)));
+        if !matches!(result, Ok(Ok(()))) {
+            self.state = before;
+        }
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    }
+
+    /// Appends tokens in as many passes as it takes.
+    fn passes(
+        &mut self,
+        tokens: &[u32],
+        want: Want,
+        logits: &mut [f32],
+        progress: &mut dyn FnMut(usize) -> bool,
+    ) -> Result<()> {
+        let n_vocab = self.model.config().n_vocab;
+        let (mut done, mut written) = (0, 0);
+        for part in tokens.chunks(MAX_ROWS) {
+            done += part.len();
+            let want = if want == Want::Last && done < tokens.len() { Want::None } else { want };
+            let rows = want.rows(part.len());
+            self.pass(part, want, &mut logits[written * n_vocab..(written + rows) * n_vocab])?;
+            written += rows;
+            if !progress(done) && done < tokens.len() {
+                return Err(Error::Cancelled);
+            }
+        }
         Ok(())
+    }
+
+    fn pass(&mut self, tokens: &[u32], rows: Want, logits: &mut [f32]) -> Result<()> {
+        let output = Output::Logits(logits);
+        let mut span = [Span { state: &mut self.state, tokens, rows, output, taps: Taps::none() }];
+        self.model.forward(&mut span, &mut self.scratch)
     }
 
     /// Appends tokens, at most [`MAX_ROWS`], and gives the `k` greatest logits of each row, as a greedy decoder's step does: no row is ever held as a
@@ -90,14 +130,15 @@ impl Session {
             return Err(Error::Option { what: "tokens", found, expected });
         }
         let mut best = vec![Best::new(k); tokens.len()];
-        let mut span = [Span { cache: &mut self.cache, tokens }];
-        self.model.forward(&mut span, Want::All, &mut self.scratch, Output::Best(&mut best))?;
+        let output = Output::Best(&mut best);
+        let mut span = [Span { state: &mut self.state, tokens, rows: Want::All, output, taps: Taps::none() }];
+        self.model.forward(&mut span, &mut self.scratch)?;
         Ok(best)
     }
 
     /// Checks all tokens before the first pass, so that a bad one late in the input costs no work.
     fn check(&self, tokens: &[u32]) -> Result<()> {
-        let (before, n_ctx, n_vocab) = (self.cache.len(), self.cache.n_ctx(), self.model.config().n_vocab);
+        let (before, n_ctx, n_vocab) = (self.state.len(), self.state.n_ctx(), self.model.config().n_vocab);
         if tokens.is_empty() {
             return Err(Error::EmptyPrompt);
         }
@@ -118,65 +159,15 @@ impl Session {
     /// # Errors
     /// A window layer has already forgotten positions that a query at `n` would see; nothing changes.
     pub fn truncate(&mut self, n: usize) -> Result<()> {
-        self.cache.truncate(n)
+        self.state.truncate(n)
     }
 
     /// An independent session with the first `n` tokens of this one.
     ///
     /// # Errors
-    /// As [`Self::truncate`], or memory ran out.
+    /// As [`Self::truncate`].
     pub fn fork(&self, n: usize) -> Result<Session> {
-        Ok(Session { model: self.model.clone(), cache: self.cache.copy_prefix(n)?, scratch: Scratch::default() })
+        let state = self.state.fork(n.min(self.state.len()))?;
+        Ok(Session { model: self.model.clone(), state, scratch: Scratch::default() })
     }
-}
-
-/// A cache during passes that count only together: dropped before they are done, also by a panic, it goes back to where it was.
-struct Whole<'c>(&'c mut KvCache);
-
-impl<'c> Whole<'c> {
-    fn new(cache: &'c mut KvCache) -> Self {
-        cache.hold();
-        Whole(cache)
-    }
-
-    fn done(self) {
-        self.0.release();
-    }
-}
-
-impl Drop for Whole<'_> {
-    fn drop(&mut self) {
-        self.0.restore();
-    }
-}
-
-/// Appends tokens in as many passes as it takes.
-fn passes(
-    model: &Model,
-    cache: &mut KvCache,
-    scratch: &mut Scratch,
-    tokens: &[u32],
-    want: Want,
-    logits: &mut [f32],
-    progress: &mut dyn FnMut(usize) -> bool,
-) -> Result<()> {
-    let n_vocab = model.config().n_vocab;
-    let (mut done, mut written) = (0, 0);
-    for part in tokens.chunks(MAX_ROWS) {
-        done += part.len();
-        let want = if want == Want::Last && done < tokens.len() { Want::None } else { want };
-        let rows = match want {
-            Want::All => part.len(),
-            Want::Last => 1,
-            Want::None => 0,
-        };
-        let out = &mut logits[written * n_vocab..(written + rows) * n_vocab];
-        let mut span = [Span { cache: &mut *cache, tokens: part }];
-        model.forward(&mut span, want, scratch, Output::Logits(out))?;
-        written += rows;
-        if !progress(done) && done < tokens.len() {
-            return Err(Error::Cancelled);
-        }
-    }
-    Ok(())
 }

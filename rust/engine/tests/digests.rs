@@ -90,8 +90,9 @@ fn sampling(seed: Option<u64>) -> Sampling {
 
 /// So many tokens after a prompt.
 fn continuation(model: &Arc<Model>, vocab: &Arc<Vocab>, prompt: &[u32], seed: Option<u64>, n: usize) -> Vec<u32> {
-    let mut decoder = Decoder::new(model.clone(), vocab.clone(), KvKind::F16, sampling(seed), None).unwrap();
+    let mut decoder = Decoder::new(model.clone(), vocab.clone(), KvKind::F16, None).unwrap();
     let request = Request {
+        sampling: sampling(seed),
         max_tokens: n,
         stop_ids: Vec::new(),
         stop_at_eog: false,

@@ -53,18 +53,21 @@ fn files_that_claim_all_they_may_cost_less_than_100_mb_and_a_second() {
     let dir = TempDir::new().expect("a folder");
     let max = limits::MAX_ARRAY_LEN;
     let big = 1 << 36;
-    // Empty strings are the dearest bytes: 4 bytes of place for 8 of file. Two arrays of them fill the header.
-    let first = [head(3, 0), array(b'a', STRING, max)].concat();
-    let second_at = first.len() as u64 + 8 * max;
-    let second = array(b'b', STRING, max);
+    // Empty strings are the most that a header can hold. Two arrays of them fill it.
+    let two_arrays = |n: u64| {
+        let first = [head(2, 0), array(b'a', STRING, n)].concat();
+        let second_at = first.len() as u64 + 8 * n;
+        vec![(0, first), (second_at, array(b'b', STRING, n))]
+    };
     let many_keys: Vec<u8> = (0..limits::MAX_KEYS)
         .flat_map(|i| [&8u64.to_le_bytes()[..], format!("{i:08}").as_bytes(), &[0; 5]].concat())
         .collect();
     let many_tensors = (0..limits::MAX_TENSORS).fold(GgufBuilder::new(), |b, i| {
         b.tensor_raw(format!("{i:0255}").as_bytes(), &[32, 1, 1, 1], GgmlType::I8.id(), 32 * i)
     });
-    let cases: [(&str, Pieces, bool); 6] = [
-        ("strings", vec![(0, first.clone()), (second_at, second)], false),
+    let cases: [(&str, Pieces, bool); 7] = [
+        ("strings beyond the header", two_arrays(max), false),
+        ("strings that fill the header", two_arrays((limits::MAX_HEADER_BYTES - 100) / 16), true),
         (
             "one string too long",
             vec![(0, [head(1, 0), array(b'a', STRING, 1), (1u64 << 35).to_le_bytes().to_vec()].concat())],

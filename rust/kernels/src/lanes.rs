@@ -29,6 +29,29 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn to_half(self) -> [u16; 16];
     /// [`order::exp`].
     unsafe fn exp(self) -> Self;
+    /// [`order::exp2`]; every lane is at most 0, or NaN.
+    unsafe fn exp2(self) -> Self;
+    /// 16 half-precision numbers, widened; a NaN stays one.
+    unsafe fn from_half(at: *const u16) -> Self;
+    /// Numbers from 0 to 255 as bytes, half to even; a NaN becomes 0.
+    unsafe fn put_bytes(self, at: *mut u8);
+
+    /// [`Self::put_bytes`] for four times 16 numbers.
+    #[inline(always)]
+    unsafe fn put_bytes_of_four(four: [Self; 4], at: *mut u8) {
+        for (i, x) in four.into_iter().enumerate() {
+            // SAFETY: passed on.
+            unsafe { x.put_bytes(at.add(16 * i)) };
+        }
+    }
+
+    /// [`Self::greatest`] of two.
+    #[inline(always)]
+    unsafe fn greatest_of_two(two: [Self; 2]) -> [f32; 2] {
+        // SAFETY: passed on.
+        unsafe { [two[0].greatest(), two[1].greatest()] }
+    }
+
     /// The magnitude.
     unsafe fn abs(self) -> Self;
     /// The magnitude of `self` with the sign bit of `other`; the sign of `self` must be clear.
@@ -160,6 +183,20 @@ unsafe impl Lanes for Scalar {
         Scalar(self.0.map(order::exp))
     }
     #[inline(always)]
+    unsafe fn exp2(self) -> Self {
+        Scalar(self.0.map(order::exp2))
+    }
+    #[inline(always)]
+    unsafe fn from_half(at: *const u16) -> Self {
+        // SAFETY: 16 halves by the caller.
+        Scalar(unsafe { at.cast::<[u16; 16]>().read_unaligned() }.map(crate::half::f16_to_f32))
+    }
+    #[inline(always)]
+    unsafe fn put_bytes(self, at: *mut u8) {
+        // SAFETY: 16 bytes by the caller. The conversion turns a NaN into 0.
+        unsafe { at.cast::<[u8; 16]>().write_unaligned(self.0.map(|x| x.round_ties_even() as u8)) };
+    }
+    #[inline(always)]
     unsafe fn abs(self) -> Self {
         Scalar(self.0.map(|x| f32::from_bits(x.to_bits() & 0x7fff_ffff)))
     }
@@ -181,68 +218,67 @@ mod x86 {
     #[derive(Clone, Copy)]
     pub(crate) struct Avx512(__m512);
 
-    // SAFETY: (of each block below too) intrinsics on values need only the instruction set, which the trait demands of callers; loads and stores
-    // also the 16 elements that it demands.
+    // SAFETY: intrinsics on registers need only the instruction set, loads and stores also 16 elements; the trait demands both of callers.
     unsafe impl Lanes for Avx512 {
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_set1_ps(x) })
         }
         #[inline(always)]
         unsafe fn load(at: *const f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: 16 elements at `at`, and the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_loadu_ps(at) })
         }
         #[inline(always)]
         unsafe fn store(self, at: *mut f32) {
-            // SAFETY: see above.
+            // SAFETY: 16 elements at `at`, and the CPU has the set, by the caller.
             unsafe { _mm512_storeu_ps(at, self.0) }
         }
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_add_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_sub_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_mul_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn div(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_div_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn fma(self, b: Self, c: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_fmadd_ps(self.0, b.0, c.0) })
         }
         #[inline(always)]
         unsafe fn fms(self, b: Self, c: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_fmsub_ps(self.0, b.0, c.0) })
         }
         #[inline(always)]
         unsafe fn max(self, other: Self) -> Self {
-            // SAFETY: see above. `vmaxps` returns its second operand unless the first is greater.
+            // SAFETY: registers only; the CPU has the set, by the caller. `vmaxps` returns its second operand unless the first is greater.
             Avx512(unsafe { _mm512_max_ps(self.0, other.0) })
         }
         #[inline(always)]
         unsafe fn at_most(self, bound: Self) -> Self {
-            // SAFETY: see above. `vminps` returns its second operand unless the first is smaller.
+            // SAFETY: registers only; the CPU has the set, by the caller. `vminps` returns its second operand unless the first is smaller.
             Avx512(unsafe { _mm512_min_ps(bound.0, self.0) })
         }
         #[inline(always)]
         unsafe fn to_half(self) -> [u16; 16] {
             let mut halves = [0; 16];
-            // SAFETY: see above; the array has 32 bytes.
+            // SAFETY: the array has 32 bytes; the CPU has the set, by the caller.
             unsafe {
                 _mm256_storeu_si256(halves.as_mut_ptr().cast(), _mm512_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0))
             };
@@ -250,7 +286,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn exp(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe {
                 let clamped = _mm512_min_ps(_mm512_set1_ps(order::EXP_MAX), self.0);
                 let n = _mm512_roundscale_ps::<NEAREST>(_mm512_mul_ps(clamped, _mm512_set1_ps(order::LOG2_E)));
@@ -267,13 +303,61 @@ mod x86 {
             }
         }
         #[inline(always)]
-        unsafe fn abs(self) -> Self {
+        unsafe fn exp2(self) -> Self {
+            // SAFETY: see above. Scaling by 2^n is exact, as adding n to the exponent is.
+            unsafe {
+                let n = _mm512_roundscale_ps::<NEAREST>(self.0);
+                let r = _mm512_sub_ps(self.0, n);
+                let mut p = _mm512_set1_ps(order::EXP2_POLY[0]);
+                for c in &order::EXP2_POLY[1..] {
+                    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*c));
+                }
+                let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(order::EXP2_MIN));
+                Avx512(_mm512_maskz_scalef_ps(kept, p, n))
+            }
+        }
+        #[inline(always)]
+        unsafe fn from_half(at: *const u16) -> Self {
             // SAFETY: see above.
+            Avx512(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) })
+        }
+        #[inline(always)]
+        unsafe fn put_bytes(self, at: *mut u8) {
+            // SAFETY: see above. A NaN becomes 2^31, whose lowest byte is 0.
+            unsafe { _mm_storeu_si128(at.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(self.0))) };
+        }
+        #[inline(always)]
+        unsafe fn put_bytes_of_four(four: [Self; 4], at: *mut u8) {
+            // SAFETY: see above. Packing saturates: −2^31, which a NaN becomes, to 0. It works on quarters of registers, so that afterwards quarter q holds four
+            // bytes of quarter q of each of the four.
+            unsafe {
+                let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+                let low = _mm512_packs_epi32(_mm512_cvtps_epi32(four[0].0), _mm512_cvtps_epi32(four[1].0));
+                let high = _mm512_packs_epi32(_mm512_cvtps_epi32(four[2].0), _mm512_cvtps_epi32(four[3].0));
+                let bytes = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
+                _mm512_storeu_si512(at.cast(), bytes);
+            }
+        }
+        #[inline(always)]
+        unsafe fn greatest_of_two(two: [Self; 2]) -> [f32; 2] {
+            // SAFETY: see above. The lanes of both are folded side by side.
+            unsafe {
+                let a = _mm256_max_ps(_mm512_castps512_ps256(two[0].0), upper(two[0].0));
+                let b = _mm256_max_ps(_mm512_castps512_ps256(two[1].0), upper(two[1].0));
+                let x = _mm256_max_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+                let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+                [_mm_cvtss_f32(x), _mm_cvtss_f32(_mm_movehdup_ps(x))]
+            }
+        }
+        #[inline(always)]
+        unsafe fn abs(self) -> Self {
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_abs_ps(self.0) })
         }
         #[inline(always)]
         unsafe fn with_sign_of(self, other: Self) -> Self {
-            // SAFETY: see above. self | (other & sign).
+            // SAFETY: registers only; the CPU has the set, by the caller. self | (other & sign).
             unsafe {
                 let sign = _mm512_set1_epi32(i32::MIN);
                 Avx512(_mm512_castsi512_ps(_mm512_ternarylogic_epi32::<0xf8>(
@@ -285,12 +369,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn fold(self) -> f32 {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { fold_half(_mm256_add_ps(_mm512_castps512_ps256(self.0), upper(self.0))) }
         }
         #[inline(always)]
         unsafe fn greatest(self) -> f32 {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { greatest_half(_mm256_max_ps(_mm512_castps512_ps256(self.0), upper(self.0))) }
         }
     }
@@ -298,14 +382,14 @@ mod x86 {
     /// Lanes 8–15.
     #[inline(always)]
     unsafe fn upper(x: __m512) -> __m256 {
-        // SAFETY: see above. The cast is to what AVX-512 F alone can extract.
+        // SAFETY: registers only; the CPU has the set, by the caller. The cast is to what AVX-512 F alone can extract.
         unsafe { _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(x))) }
     }
 
     /// The lower three steps of [`order::fold`].
     #[inline(always)]
     unsafe fn fold_half(x: __m256) -> f32 {
-        // SAFETY: see above.
+        // SAFETY: registers only; the CPU has the set, by the caller.
         unsafe {
             let x = _mm_add_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             let x = _mm_add_ps(x, _mm_movehl_ps(x, x));
@@ -316,7 +400,7 @@ mod x86 {
     /// The lower three steps of [`Lanes::greatest`].
     #[inline(always)]
     unsafe fn greatest_half(x: __m256) -> f32 {
-        // SAFETY: see above.
+        // SAFETY: registers only; the CPU has the set, by the caller.
         unsafe {
             let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
             let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
@@ -334,7 +418,7 @@ mod x86 {
 
     #[inline(always)]
     unsafe fn exp_half(x: __m256) -> __m256 {
-        // SAFETY: see above.
+        // SAFETY: registers only; the CPU has the set, by the caller.
         unsafe {
             let clamped = _mm256_min_ps(_mm256_set1_ps(order::EXP_MAX), x);
             let n = _mm256_round_ps::<NEAREST>(_mm256_mul_ps(clamped, _mm256_set1_ps(order::LOG2_E)));
@@ -351,21 +435,38 @@ mod x86 {
         }
     }
 
-    // SAFETY: as above.
+    #[inline(always)]
+    unsafe fn exp2_half(x: __m256) -> __m256 {
+        // SAFETY: see above.
+        unsafe {
+            let n = _mm256_round_ps::<NEAREST>(x);
+            let r = _mm256_sub_ps(x, n);
+            let mut p = _mm256_set1_ps(order::EXP2_POLY[0]);
+            for c in &order::EXP2_POLY[1..] {
+                p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(*c));
+            }
+            let exponent = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n));
+            let scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
+            let kept = _mm256_cmp_ps::<_CMP_NLT_UQ>(x, _mm256_set1_ps(order::EXP2_MIN));
+            _mm256_and_ps(scaled, kept)
+        }
+    }
+
+    // SAFETY: intrinsics on registers need only the instruction set, loads and stores also 16 elements; the trait demands both of callers.
     unsafe impl Lanes for Avx2 {
         #[inline(always)]
         unsafe fn splat(x: f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             Avx2(unsafe { [_mm256_set1_ps(x); 2] })
         }
         #[inline(always)]
         unsafe fn load(at: *const f32) -> Self {
-            // SAFETY: see above.
+            // SAFETY: 16 elements at `at`, and the CPU has the set, by the caller.
             Avx2(unsafe { [_mm256_loadu_ps(at), _mm256_loadu_ps(at.add(8))] })
         }
         #[inline(always)]
         unsafe fn store(self, at: *mut f32) {
-            // SAFETY: see above.
+            // SAFETY: 16 elements at `at`, and the CPU has the set, by the caller.
             unsafe {
                 _mm256_storeu_ps(at, self.0[0]);
                 _mm256_storeu_ps(at.add(8), self.0[1]);
@@ -373,48 +474,48 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn add(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_add_ps, self, other) }
         }
         #[inline(always)]
         unsafe fn sub(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_sub_ps, self, other) }
         }
         #[inline(always)]
         unsafe fn mul(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_mul_ps, self, other) }
         }
         #[inline(always)]
         unsafe fn div(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_div_ps, self, other) }
         }
         #[inline(always)]
         unsafe fn fma(self, b: Self, c: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_fmadd_ps, self, b, c) }
         }
         #[inline(always)]
         unsafe fn fms(self, b: Self, c: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(_mm256_fmsub_ps, self, b, c) }
         }
         #[inline(always)]
         unsafe fn max(self, other: Self) -> Self {
-            // SAFETY: see above. `vmaxps` returns its second operand unless the first is greater.
+            // SAFETY: registers only; the CPU has the set, by the caller. `vmaxps` returns its second operand unless the first is greater.
             unsafe { both!(_mm256_max_ps, self, other) }
         }
         #[inline(always)]
         unsafe fn at_most(self, bound: Self) -> Self {
-            // SAFETY: see above. `vminps` returns its second operand unless the first is smaller.
+            // SAFETY: registers only; the CPU has the set, by the caller. `vminps` returns its second operand unless the first is smaller.
             unsafe { both!(_mm256_min_ps, bound, self) }
         }
         #[inline(always)]
         unsafe fn to_half(self) -> [u16; 16] {
             let mut halves = [0; 16];
-            // SAFETY: see above; the array has twice 16 bytes.
+            // SAFETY: the array has twice 16 bytes; the CPU has the set, by the caller.
             unsafe {
                 _mm_storeu_si128(halves.as_mut_ptr().cast(), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(self.0[0]));
                 _mm_storeu_si128(
@@ -426,12 +527,34 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn exp(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(exp_half, self) }
         }
         #[inline(always)]
-        unsafe fn abs(self) -> Self {
+        unsafe fn exp2(self) -> Self {
             // SAFETY: see above.
+            unsafe { both!(exp2_half, self) }
+        }
+        #[inline(always)]
+        unsafe fn from_half(at: *const u16) -> Self {
+            // SAFETY: see above.
+            Avx2(unsafe {
+                [_mm256_cvtph_ps(_mm_loadu_si128(at.cast())), _mm256_cvtph_ps(_mm_loadu_si128(at.add(8).cast()))]
+            })
+        }
+        #[inline(always)]
+        unsafe fn put_bytes(self, at: *mut u8) {
+            // SAFETY: see above. Packing saturates: −2^31, which a NaN becomes, to 0. It works on halves of registers.
+            unsafe {
+                let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0[0]), _mm256_cvtps_epi32(self.0[1]));
+                let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+                let bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+                _mm_storeu_si128(at.cast(), bytes);
+            }
+        }
+        #[inline(always)]
+        unsafe fn abs(self) -> Self {
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe {
                 let magnitude = _mm256_castsi256_ps(_mm256_set1_epi32(0x7fff_ffff));
                 Avx2(self.0.map(
@@ -442,7 +565,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn with_sign_of(self, other: Self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe {
                 let sign = Avx2([_mm256_set1_ps(-0.0); 2]);
                 let sign = both!(_mm256_and_ps, other, sign);
@@ -451,12 +574,12 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn fold(self) -> f32 {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { fold_half(_mm256_add_ps(self.0[0], self.0[1])) }
         }
         #[inline(always)]
         unsafe fn greatest(self) -> f32 {
-            // SAFETY: see above.
+            // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { greatest_half(_mm256_max_ps(self.0[0], self.0[1])) }
         }
     }

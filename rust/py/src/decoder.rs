@@ -74,6 +74,21 @@ pub(crate) struct RequestArgs {
     seed: u64,
 }
 
+impl RequestArgs {
+    /// The engine's request.
+    pub(crate) fn request(self) -> Result<Request, Error> {
+        Ok(Request {
+            sampling: self.sampling.with_seed(self.seed),
+            max_tokens: self.max_tokens,
+            stop_ids: self.stop_ids,
+            stop_at_eog: self.stop_at_eog,
+            stops: Arc::new(StopSet::new(&self.stop_texts)?),
+            logprobs: self.logprobs,
+            trace: self.trace,
+        })
+    }
+}
+
 #[pyclass(module = "quoth._core", frozen)]
 pub(crate) struct Decoder {
     decoder: Mutex<decode::Decoder>,
@@ -81,8 +96,8 @@ pub(crate) struct Decoder {
     interrupt: Interrupt,
 }
 
-/// What a decoder guesses with: options, and perhaps a source of the user's.
-fn speculation(
+/// What a decoder drafts with: options, and perhaps a source of the user's.
+pub(crate) fn speculation(
     py: Python<'_>,
     args: Option<SpeculationArgs>,
     source: Option<&Bound<'_, PyAny>>,
@@ -90,15 +105,15 @@ fn speculation(
     interrupt: &Interrupt,
 ) -> PyResult<(Option<Speculation>, Option<SharedCascade>)> {
     let Some(args) = args else { return Ok((None, None)) };
-    let gate = args.gate(py)?;
+    let (gate, costs) = (args.gate(py)?, args.costs(py)?);
     let (source, cascade): (Box<dyn DraftSource>, _) = match source {
         Some(object) => (Box::new(PySource::new(object, interrupt.clone())?), None),
         None => {
             let cascade = SharedCascade::new(args.cascade(py, n_vocab)?);
-            (Box::new(cascade.clone()), Some(cascade))
+            (Box::new(cascade.0.clone()), Some(cascade))
         }
     };
-    Ok((Some(Speculation { source, gate, max_draft: args.max_draft }), cascade))
+    Ok((Some(Speculation { source, gate, costs, max_draft: args.max_draft }), cascade))
 }
 
 #[pymethods]
@@ -117,9 +132,8 @@ impl Decoder {
         let n_vocab = model.model.config().n_vocab;
         let (speculation, cascade) = speculation(py, speculation_args, source, n_vocab, &interrupt)?;
         let vocab = model.vocab(py)?;
-        let decoder = guarded(py, &Mutex::new(None), || {
-            decode::Decoder::new(model.alive()?, vocab, kind, Sampling::default(), speculation)
-        })?;
+        let decoder =
+            guarded(py, &Mutex::new(None), || decode::Decoder::new(model.alive()?, vocab, kind, speculation))?;
         Ok(Decoder { decoder: Mutex::new(decoder), cascade, interrupt })
     }
 
@@ -137,16 +151,7 @@ impl Decoder {
         let raised = Mutex::new(None);
         let decoder = &mut *decoder;
         let step = guarded(py, &raised, || {
-            let stops = StopSet::new(&request.stop_texts)?;
-            decoder.set_sampling(request.sampling.with_seed(request.seed))?;
-            let request = Request {
-                max_tokens: request.max_tokens,
-                stop_ids: request.stop_ids,
-                stop_at_eog: request.stop_at_eog,
-                stops: Arc::new(stops),
-                logprobs: request.logprobs,
-                trace: request.trace,
-            };
+            let request = request.request()?;
             if !decoder.model().is_alive() {
                 return Err(Error::Forked);
             }

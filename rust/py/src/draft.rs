@@ -5,17 +5,16 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use quoth_draft::{
-    Cascade, CascadeOptions, CostPoint, CostTable, DraftSource, Gate, GateOptions, Policy, ReferenceId, ReplayError,
-    ReplayOptions, ReplayReport, SourceError, SourceStats, TopkRow, Turn,
+    Bounds, Cascade, CascadeOptions, CostModel, CostOptions, CostPoint, CostTable, Costs, Gate, GateOptions, Load,
+    MAX_DRAFT, OptionsError, ReferenceId, ReplayError, ReplayOptions, ReplayReport, SourceStats, Speculator, Turn,
 };
 
-use crate::convert;
 use crate::errors::{busy, options};
-use crate::results;
+use crate::{convert, results};
 
 /// A cascade that a decoder and Python both hold: the decoder drafts from it, Python adds references.
 #[derive(Clone)]
-pub(crate) struct SharedCascade(Arc<Mutex<Cascade>>);
+pub(crate) struct SharedCascade(pub(crate) Arc<Mutex<Cascade>>);
 
 impl SharedCascade {
     pub(crate) fn new(cascade: Cascade) -> Self {
@@ -24,30 +23,6 @@ impl SharedCascade {
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, Cascade> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl DraftSource for SharedCascade {
-    fn suggest(&mut self, context: &[u32], max_tokens: usize, out: &mut Vec<u32>) -> Result<(), SourceError> {
-        self.lock().suggest(context, max_tokens, out)
-    }
-    fn observe(&mut self, committed: &[u32]) -> Result<(), SourceError> {
-        self.lock().observe(committed)
-    }
-    fn topk(&self) -> usize {
-        self.lock().topk()
-    }
-    fn observe_topk(&mut self, rows: &[TopkRow<'_>]) -> Result<(), SourceError> {
-        self.lock().observe_topk(rows)
-    }
-    fn truncate_pending(&mut self, n: usize) {
-        self.lock().truncate_pending(n);
-    }
-    fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
-        self.lock().rebuild(history)
-    }
-    fn stats(&self) -> Vec<SourceStats> {
-        self.lock().stats()
     }
 }
 
@@ -72,33 +47,35 @@ pub(crate) struct SpeculationArgs {
     pub(crate) max_draft: usize,
     min_draft: Option<usize>,
     min_match: Option<usize>,
-    policy: String,
     recycling: bool,
     costs: Option<Vec<(usize, f64)>>,
     cost_provenance: String,
+    live_costs: bool,
     gate: GateArgs,
 }
 
 impl SpeculationArgs {
     /// The measured table, or the shipped one.
-    fn table(&self, py: Python<'_>) -> PyResult<CostTable> {
+    fn table(&self) -> Result<CostTable, OptionsError> {
         match &self.costs {
             None => Ok(CostTable::default()),
-            Some(points) => {
-                let points = points.iter().map(|(k, cost)| CostPoint { k: *k, cost: *cost }).collect();
-                CostTable::new(points, self.cost_provenance.clone()).map_err(|e| options(py, e.to_string()))
-            }
+            Some(points) => CostTable::new(as_points(points), self.cost_provenance.clone()),
         }
     }
 
-    /// The shortest draft: as asked for, or the shortest that pays, which must not exceed the longest.
-    fn shortest(&self, table: &CostTable) -> usize {
-        self.min_draft.unwrap_or(table.shortest_draft().min(self.max_draft))
+    /// What steps cost.
+    pub(crate) fn costs(&self, py: Python<'_>) -> PyResult<Costs> {
+        let usual = CostOptions::default();
+        // Without live costs all timings count as first ones, which are left out.
+        let cost = CostOptions { warmup: if self.live_costs { usual.warmup } else { u32::MAX }, ..usual };
+        let model = self.table().and_then(|table| CostModel::with_options(table, cost));
+        Ok(model.map_err(|e| options(py, e.to_string()))?.into())
     }
 
     /// The gate that these options describe.
     pub(crate) fn gate(&self, py: Python<'_>) -> PyResult<Gate> {
-        let table = self.table(py)?;
+        let refused = |e: OptionsError| options(py, e.to_string());
+        let table = self.table().map_err(refused)?;
         let g = &self.gate;
         let gate = GateOptions {
             window: g.window,
@@ -111,31 +88,33 @@ impl SpeculationArgs {
             first_risk: g.first_risk,
             max_debt: g.max_debt,
             credit: g.credit,
-            min_draft: self.shortest(&table),
+            // As asked for, or the shortest that pays, which must not exceed the longest.
+            min_draft: self.min_draft.unwrap_or(table.shortest_draft().min(self.max_draft)),
             ..GateOptions::default()
         };
-        Gate::new(table, gate).map_err(|e| options(py, e.to_string()))
+        Gate::new(gate).map_err(refused)
     }
 
     /// The cascade that these options describe.
     pub(crate) fn cascade(&self, py: Python<'_>, n_vocab: usize) -> PyResult<Cascade> {
-        let table = self.table(py)?;
-        let measured = CascadeOptions::for_costs(&table);
-        let policy = match self.policy.as_str() {
-            "best-rate" => measured.policy.clone(),
-            "fixed" => Policy::Fixed { budget_factor: 1 },
-            other => return Err(options(py, format!("policy is `{other}`, expected best-rate or fixed"))),
-        };
+        let usual = CascadeOptions::default();
         let cascade = CascadeOptions {
-            policy,
-            min_match: self.min_match.unwrap_or(measured.min_match),
-            min_draft: self.shortest(&table),
+            min_match: self.min_match.unwrap_or(usual.min_match),
             recycling: self.recycling,
-            chain: measured.chain.max(self.shortest(&table)),
-            ..measured
+            chain: usual.chain.max(self.min_draft.unwrap_or(1)),
         };
         Cascade::new(n_vocab, cascade).map_err(|e| options(py, e.to_string()))
     }
+
+    /// A speculator of a cascade.
+    fn speculator(&self, py: Python<'_>, cascade: &SharedCascade, gate: Gate) -> PyResult<Speculator> {
+        let made = Speculator::new(Box::new(cascade.0.clone()), gate, self.costs(py)?, self.max_draft);
+        made.map_err(|e| options(py, e.to_string()))
+    }
+}
+
+fn as_points(points: &[(usize, f64)]) -> Vec<CostPoint> {
+    points.iter().map(|&(k, cost)| CostPoint { k, cost }).collect()
 }
 
 /// Checks options without a model.
@@ -154,6 +133,10 @@ pub(crate) fn check_speculation(py: Python<'_>, args: SpeculationArgs) -> PyResu
     Ok(())
 }
 
+pub(crate) fn source_stats(stats: Vec<SourceStats>) -> Vec<results::SourceStats> {
+    stats.into_iter().map(results::SourceStats::from).collect()
+}
+
 /// Adds a document; its handle as a number.
 pub(crate) fn add_reference(py: Python<'_>, cascade: &SharedCascade, tokens: &[u32]) -> PyResult<u64> {
     let added = py.detach(|| cascade.lock().add_reference(tokens));
@@ -164,92 +147,116 @@ fn handle(id: ReferenceId) -> u64 {
     id.0
 }
 
-/// The cascade without a model.
+/// The cascade without a model, in a speculator whose gate never closes.
 #[pyclass(module = "quoth._core", frozen)]
 pub(crate) struct DraftIndex {
     cascade: SharedCascade,
+    speculator: Mutex<Speculator>,
+    n_vocab: usize,
 }
 
 #[pymethods]
 impl DraftIndex {
     #[new]
     fn new(py: Python<'_>, n_vocab: usize, args: SpeculationArgs) -> PyResult<Self> {
-        Ok(DraftIndex { cascade: SharedCascade::new(args.cascade(py, n_vocab)?) })
+        let cascade = SharedCascade::new(args.cascade(py, n_vocab)?);
+        let open = GateOptions { adapt_budget: false, ..*args.gate(py)?.options() };
+        let gate = Gate::new(open).map_err(|e| options(py, e.to_string()))?;
+        // The caller says how much it wants with each question.
+        let speculator = SpeculationArgs { max_draft: MAX_DRAFT, ..args }.speculator(py, &cascade, gate)?;
+        Ok(DraftIndex { cascade, speculator: Mutex::new(speculator), n_vocab })
     }
 
     fn observe(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<()> {
         let tokens = convert::tokens(tokens)?;
-        let mut cascade = self.lock(py)?;
-        let cascade = &mut *cascade;
-        py.detach(|| cascade.observe(&tokens)).map_err(|e| options(py, e.to_string()))
+        let mut speculator = self.lock(py)?;
+        let speculator = &mut *speculator;
+        py.detach(|| {
+            let accepted = speculator.draft().accepted(&tokens);
+            speculator.observe(&tokens);
+            if !speculator.draft().is_empty() && !tokens.is_empty() {
+                speculator.record_verify(accepted, tokens.len(), None);
+            }
+            speculator.cut(0);
+        });
+        Ok(())
     }
 
     fn suggest(&self, py: Python<'_>, context: Option<&Bound<'_, PyAny>>, max_tokens: usize) -> PyResult<Vec<u32>> {
-        let mut cascade = self.lock(py)?;
-        let context = match context {
-            // Only the end of the context is looked at; the index knows the rest.
-            Some(context) => convert::tokens(context)?,
-            None => cascade.index().last().into_iter().collect(),
-        };
-        let mut draft = Vec::new();
-        cascade.suggest(&context, max_tokens, &mut draft).map_err(|e| options(py, e.to_string()))?;
-        Ok(draft)
+        let context = context.map(convert::tokens).transpose()?;
+        let mut speculator = self.lock(py)?;
+        // Only the end of the context is looked at; the index knows the rest.
+        let context = context.unwrap_or_else(|| self.cascade.lock().index().last().into_iter().collect());
+        let bounds = Bounds { room: max_tokens, wanted: usize::MAX, n_vocab: self.n_vocab, stop_ids: &[] };
+        Ok(speculator.propose(&context, bounds, Load::default()).tokens.clone())
     }
 
     fn observe_topk(&self, py: Python<'_>, rows: Vec<(u32, Vec<u32>)>) -> PyResult<()> {
-        let rows: Vec<TopkRow<'_>> = rows.iter().map(|(token, top)| TopkRow { token: *token, top }).collect();
-        self.lock(py)?.observe_topk(&rows).map_err(|e| options(py, e.to_string()))
+        let mut speculator = self.lock(py)?;
+        let inputs: Vec<u32> = rows.iter().map(|(token, _)| *token).collect();
+        rows.into_iter().for_each(|(_, top)| speculator.capture(top));
+        speculator.observe_topk(&inputs);
+        Ok(())
     }
 
     fn truncate_pending(&self, py: Python<'_>, n: usize) -> PyResult<()> {
-        self.lock(py)?.truncate_pending(n);
+        self.lock(py)?.cut(n);
         Ok(())
     }
 
     fn rebuild(&self, py: Python<'_>, history: &Bound<'_, PyAny>) -> PyResult<()> {
         let history = convert::tokens(history)?;
-        let mut cascade = self.lock(py)?;
-        let cascade = &mut *cascade;
-        py.detach(|| cascade.rebuild(&history)).map_err(|e| options(py, e.to_string()))
+        let mut speculator = self.lock(py)?;
+        let speculator = &mut *speculator;
+        py.detach(|| {
+            speculator.cut(0);
+            speculator.rebuild(&history);
+        });
+        Ok(())
     }
 
     fn add_reference(&self, py: Python<'_>, tokens: &Bound<'_, PyAny>) -> PyResult<u64> {
-        add_reference(py, &self.cascade, &convert::tokens(tokens)?)
+        let tokens = convert::tokens(tokens)?;
+        let _claim = self.lock(py)?;
+        add_reference(py, &self.cascade, &tokens)
     }
 
     fn clear_references(&self, py: Python<'_>) -> PyResult<()> {
-        self.lock(py)?.clear_references();
+        self.lock(py)?.cut(0);
+        self.cascade.lock().clear_references();
         Ok(())
     }
 
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.lock(py)?.index().len())
+        let _claim = self.lock(py)?;
+        Ok(self.cascade.lock().index().len())
     }
 
     fn stats(&self, py: Python<'_>) -> PyResult<Vec<results::SourceStats>> {
-        Ok(self.lock(py)?.stats().into_iter().map(results::SourceStats::from).collect())
+        Ok(source_stats(self.lock(py)?.stats().sources))
     }
 
     /// Bytes of the conversation's index.
     fn index_bytes(&self, py: Python<'_>) -> PyResult<usize> {
-        Ok(self.lock(py)?.index().bytes().capacity)
+        let _claim = self.lock(py)?;
+        Ok(self.cascade.lock().index().bytes().capacity)
     }
 }
 
 impl DraftIndex {
-    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Cascade>> {
-        match self.cascade.0.try_lock() {
-            Ok(cascade) => Ok(cascade),
+    fn lock(&self, py: Python<'_>) -> PyResult<MutexGuard<'_, Speculator>> {
+        match self.speculator.try_lock() {
+            Ok(speculator) => Ok(speculator),
             Err(std::sync::TryLockError::Poisoned(poisoned)) => Ok(poisoned.into_inner()),
             Err(std::sync::TryLockError::WouldBlock) => Err(busy(py, "the index is in use by another caller")),
         }
     }
 }
 
-/// What a replay assumes: the cascade and the gate, a plain step and a suggestion in ns, what verifications truly cost.
+/// What a replay assumes: how tokens are guessed, a plain step and a suggestion in ns, what verifications truly cost.
 struct Rig {
-    gate: Gate,
-    cascade: Cascade,
+    cascade: SharedCascade,
+    speculator: Speculator,
     options: ReplayOptions,
 }
 
@@ -263,28 +270,28 @@ impl Rig {
         references: &[Vec<u32>],
     ) -> PyResult<Self> {
         let costs = match true_costs {
-            None => args.table(py)?,
-            Some(points) => {
-                let points = points.into_iter().map(|(k, cost)| CostPoint { k, cost }).collect();
-                CostTable::new(points, "given by the caller").map_err(|e| options(py, e.to_string()))?
-            }
+            None => args.table(),
+            Some(points) => CostTable::new(as_points(&points), "given by the caller"),
         };
+        let costs = costs.map_err(|e| options(py, e.to_string()))?;
         let mut cascade = args.cascade(py, n_vocab)?;
         for reference in references {
             cascade.add_reference(reference).map_err(|e| options(py, e.to_string()))?;
         }
-        let options = ReplayOptions { max_draft: args.max_draft, prompt_tokens: 0, plain_ns, draft_ns, costs };
-        Ok(Rig { gate: args.gate(py)?, cascade, options })
+        let options = ReplayOptions { prompt_tokens: 0, plain_ns, draft_ns, costs };
+        let cascade = SharedCascade::new(cascade);
+        let speculator = args.speculator(py, &cascade, args.gate(py)?)?;
+        Ok(Rig { cascade, speculator, options })
     }
 
     /// Runs a replay, and gives its report with what the sources and the gate did.
     fn run<'py>(
         mut self,
         py: Python<'py>,
-        replay: impl Send + FnOnce(&mut Cascade, &mut Gate, &ReplayOptions) -> Result<ReplayReport, ReplayError>,
+        replay: impl Send + FnOnce(&mut Speculator, &ReplayOptions) -> Result<ReplayReport, ReplayError>,
     ) -> PyResult<(Bound<'py, PyDict>, Vec<results::SourceStats>)> {
         let start = std::time::Instant::now();
-        let report = py.detach(|| replay(&mut self.cascade, &mut self.gate, &self.options));
+        let report = py.detach(|| replay(&mut self.speculator, &self.options));
         let elapsed_ns = start.elapsed().as_nanos() as u64;
         let report = report.map_err(|e| options(py, e.to_string()))?;
         let dict = PyDict::new(py);
@@ -299,37 +306,16 @@ impl Rig {
         dict.set_item("acceptance", report.acceptance())?;
         dict.set_item("speedup", report.speedup())?;
         dict.set_item("elapsed_ns", elapsed_ns)?;
-        let gate = self.gate.stats();
+        let gate = self.speculator.stats().gate;
         dict.set_item("gate_state", gate.state.to_string())?;
         dict.set_item("gate_trips", gate.trips)?;
         dict.set_item("gate_probes", gate.probes)?;
-        dict.set_item("index_bytes", self.cascade.index().bytes().capacity)?;
-        let rates = self.cascade.rates().into_iter();
+        dict.set_item("index_bytes", self.cascade.lock().index().bytes().capacity)?;
+        let rates = self.cascade.lock().rates().into_iter();
         let rates = rates.map(|(name, rates)| (name, rates.map(|r| (r.from, r.asked, r.right)).to_vec()));
         dict.set_item("rates", rates.collect::<Vec<_>>())?;
-        Ok((dict, self.cascade.stats().into_iter().map(results::SourceStats::from).collect()))
+        Ok((dict, source_stats(report.sources)))
     }
-}
-
-/// Replays a token trace through a cascade and a gate as if a model had produced it.
-#[pyfunction]
-#[pyo3(signature = (trace, n_vocab, args, prompt_tokens, plain_ns, draft_ns, true_costs, references))]
-#[allow(clippy::too_many_arguments)]
-pub(crate) fn replay<'py>(
-    py: Python<'py>,
-    trace: &Bound<'py, PyAny>,
-    n_vocab: usize,
-    args: SpeculationArgs,
-    prompt_tokens: usize,
-    plain_ns: u64,
-    draft_ns: u64,
-    true_costs: Option<Vec<(usize, f64)>>,
-    references: Vec<Vec<u32>>,
-) -> PyResult<(Bound<'py, PyDict>, Vec<results::SourceStats>)> {
-    let trace = convert::tokens(trace)?;
-    let mut rig = Rig::new(py, n_vocab, &args, (plain_ns, draft_ns), true_costs, &references)?;
-    rig.options.prompt_tokens = prompt_tokens;
-    rig.run(py, |cascade, gate, options| quoth_draft::replay(&trace, cascade, gate, options, |_| {}))
 }
 
 /// Prompt, answer, the most probable tokens of the answer's rows one row after the other (or nothing), tokens a row, whether the answer's last token is a
@@ -359,9 +345,9 @@ pub(crate) fn replay_turns<'py>(
     if let Some(token) = owned.iter().flat_map(|(parts, ..)| parts.iter().flatten()).find(|&&t| t as usize >= n_vocab) {
         return Err(options(py, format!("a token of the trace is {token}, expected 0 to {}", n_vocab - 1)));
     }
-    let mut rig = Rig::new(py, n_vocab, &args, (plain_ns, draft_ns), true_costs, &references)?;
-    rig.cascade.quote_conversation(quote_conversation);
-    rig.run(py, |cascade, gate, options| {
+    let rig = Rig::new(py, n_vocab, &args, (plain_ns, draft_ns), true_costs, &references)?;
+    rig.cascade.lock().quote_conversation(quote_conversation);
+    rig.run(py, |speculator, options| {
         let turns: Vec<_> = owned
             .iter()
             .map(|([prompt, answer, top], width, stopped)| Turn {
@@ -373,6 +359,6 @@ pub(crate) fn replay_turns<'py>(
                 stops: &stops,
             })
             .collect();
-        quoth_draft::replay_turns(&turns, cascade, gate, options, |_| {})
+        quoth_draft::replay_turns(&turns, speculator, options, |_| {})
     })
 }

@@ -58,7 +58,6 @@ pub(crate) fn to_py(py: Python<'_>, error: Error) -> PyErr {
         ErrorKind::Tokenizer => tokenizer(py, message),
         ErrorKind::Options => options(py, message),
         ErrorKind::ContextFull => context_full(py, message),
-        ErrorKind::Busy => busy(py, message),
         ErrorKind::Cancelled => PyKeyboardInterrupt::new_err(()),
         _ => internal(py, message),
     }

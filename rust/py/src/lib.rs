@@ -12,6 +12,7 @@ mod errors;
 mod gguf;
 mod model;
 mod results;
+mod scheduler;
 mod session;
 mod source;
 
@@ -32,9 +33,11 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<results::SpeculationStats>()?;
     m.add_class::<results::GateStats>()?;
     m.add_class::<results::SourceStats>()?;
+    m.add_class::<results::Event>()?;
+    m.add_class::<results::Outcome>()?;
+    m.add_class::<scheduler::Scheduler>()?;
     m.add_function(wrap_pyfunction!(decoder::check_sampling, m)?)?;
     m.add_function(wrap_pyfunction!(draft::check_speculation, m)?)?;
-    m.add_function(wrap_pyfunction!(draft::replay, m)?)?;
     m.add_function(wrap_pyfunction!(draft::replay_turns, m)?)?;
     m.add_function(wrap_pyfunction!(model::kernel_sets, m)?)?;
     m.add_function(wrap_pyfunction!(model::default_threads, m)?)?;

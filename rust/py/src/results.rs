@@ -1,7 +1,9 @@
 //! What the core tells Python: frozen classes with named fields, one for each result of the engine. Nothing is computed here.
 
 use pyo3::prelude::*;
-use quoth_engine::{decode, sample};
+use quoth_engine::{decode, sample, schedule};
+
+use crate::errors::to_py;
 
 /// What a step handed out.
 #[pyclass(module = "quoth._core", frozen, get_all)]
@@ -66,6 +68,7 @@ impl From<sample::TokenLogprobs> for TokenLogprobs {
 
 /// Counts and times of a request.
 #[pyclass(module = "quoth._core", frozen, get_all)]
+#[derive(Clone)]
 pub(crate) struct DecodeStats {
     prefill_tokens: u64,
     prefill_ns: u64,
@@ -114,6 +117,7 @@ impl From<&decode::DecodeStats> for DecodeStats {
 
 /// What speculation did in a request.
 #[pyclass(module = "quoth._core", frozen, get_all)]
+#[derive(Clone)]
 pub(crate) struct SpeculationStats {
     gate: GateStats,
     sources: Vec<SourceStats>,
@@ -130,9 +134,9 @@ impl From<decode::SpeculationStats> for SpeculationStats {
                 reopened: s.gate.reopened,
                 closed_steps: s.gate.closed_steps,
                 probe_in: s.gate.probe_in,
-                scale: s.gate.scale,
-                plain_ns: s.gate.plain_ns,
-                costs: s.cost_provenance,
+                scale: s.costs.scale,
+                plain_ns: s.costs.plain_ns,
+                costs: s.costs.provenance,
                 reason: s.disabled.or(s.gate.reason.map(|r| r.to_string())),
             },
             sources: s.sources.into_iter().map(SourceStats::from).collect(),
@@ -165,19 +169,53 @@ pub(crate) struct SourceStats {
     drafts: u64,
     drafted: u64,
     accepted: u64,
-    muted: bool,
     reason: Option<String>,
 }
 
 impl From<quoth_draft::SourceStats> for SourceStats {
     fn from(s: quoth_draft::SourceStats) -> Self {
         SourceStats {
-            name: s.name,
+            name: s.name.to_string(),
             drafts: s.drafts,
             drafted: s.drafted,
             accepted: s.accepted,
-            muted: s.muted,
             reason: s.reason,
+        }
+    }
+}
+
+/// A step of a scheduler's task: what it handed out, or the exception that ended it; when the task is over, what it did.
+#[pyclass(module = "quoth._core", frozen, get_all)]
+pub(crate) struct Event {
+    task: u64,
+    step: Option<Py<Step>>,
+    error: Option<PyErr>,
+    outcome: Option<Py<Outcome>>,
+}
+
+impl Event {
+    pub(crate) fn new(py: Python<'_>, event: schedule::Event) -> PyResult<Self> {
+        let (step, error) = match event.step {
+            Ok(step) => (Some(Py::new(py, Step::from(step))?), None),
+            Err(error) => (None, Some(to_py(py, error))),
+        };
+        let outcome = event.outcome.map(|outcome| Py::new(py, Outcome::from(*outcome))).transpose()?;
+        Ok(Event { task: event.id.0, step, error, outcome })
+    }
+}
+
+/// What a scheduler's task did.
+#[pyclass(module = "quoth._core", frozen, get_all)]
+pub(crate) struct Outcome {
+    stats: DecodeStats,
+    speculation: Option<SpeculationStats>,
+}
+
+impl From<schedule::Outcome> for Outcome {
+    fn from(outcome: schedule::Outcome) -> Self {
+        Outcome {
+            stats: DecodeStats::from(&outcome.stats),
+            speculation: outcome.speculation.map(SpeculationStats::from),
         }
     }
 }

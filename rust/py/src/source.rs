@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
-use quoth_draft::{DraftSource, SourceError, TopkRow};
+use quoth_draft::{Budget, Draft, DraftSource, SourceError, TopkRow};
 
 use crate::callback;
 
@@ -92,8 +92,9 @@ impl PySource {
 }
 
 impl DraftSource for PySource {
-    fn suggest(&mut self, context: &[u32], max_tokens: usize, out: &mut Vec<u32>) -> Result<(), SourceError> {
+    fn suggest(&mut self, context: &[u32], budget: Budget<'_>, draft: &mut Draft) -> Result<(), SourceError> {
         self.report()?;
+        let max_tokens = budget.max_tokens;
         Python::attach(|py| {
             let list = self.context.bind(py);
             let mut fill = || -> PyResult<()> {
@@ -119,12 +120,12 @@ impl DraftSource for PySource {
                     let Some(item) = callback::next(&items)? else { break };
                     let id = item.extract::<i64>()?;
                     // What is no token id at all is outside every vocabulary.
-                    out.push(u32::try_from(id).unwrap_or(u32::MAX));
+                    draft.tokens.push(u32::try_from(id).unwrap_or(u32::MAX));
                 }
                 Ok(())
             };
             if let Err(error) = ask() {
-                out.clear();
+                draft.clear();
                 return self.failed_unless_interrupted(py, error);
             }
             Ok(())

@@ -2,8 +2,8 @@
 //!
 //! In: a user's choice, mostly none. Out: checked numbers, to the gate. The formulas that they enter are in `gate`.
 
-use crate::cost::{CostTable, MAX_DRAFT};
 use crate::error::{OptionsError, check_range};
+use crate::table::{CostTable, MAX_DRAFT};
 
 /// Knobs of the gate. The defaults are meant for everyone.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -34,12 +34,6 @@ pub struct GateOptions {
     pub loss_share: f64,
     /// Share of a plain step that drafting may take without counting as debt when no draft comes of it, 0 to 1.
     pub idle_share: f64,
-    /// Timings left out of the live scale: of the first steps, and of the first verifications. First runs are slow.
-    pub warmup: u32,
-    /// Timed verifications after which a plain step is asked for if none was timed yet, at least 1.
-    pub baseline_after: u32,
-    /// Timed verifications after which another plain step is asked for, at least 1.
-    pub baseline_every: u32,
 }
 
 impl Default for GateOptions {
@@ -58,9 +52,6 @@ impl Default for GateOptions {
             credit: 8.0,
             loss_share: 0.01,
             idle_share: 0.01,
-            warmup: 1,
-            baseline_after: 8,
-            baseline_every: 256,
         }
     }
 }
@@ -87,8 +78,6 @@ impl GateOptions {
         check_range("max_debt", self.max_debt, 0.0, 1000.0)?;
         check_range("credit", self.credit, 0.0, 1000.0)?;
         check_range("loss_share", self.loss_share, 0.001, 1.0)?;
-        check_range("idle_share", self.idle_share, 0.0, 1.0)?;
-        check_range("baseline_after", self.baseline_after, 1, u32::MAX)?;
-        check_range("baseline_every", self.baseline_every, 1, u32::MAX)
+        check_range("idle_share", self.idle_share, 0.0, 1.0)
     }
 }

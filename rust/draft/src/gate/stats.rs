@@ -1,6 +1,6 @@
 //! What the gate says about itself: its state, its figures, and why it closed.
 //!
-//! In: the gate's books. Out: values for `stats`, with reasons that read as sentences.
+//! In: the gate's counts. Out: values for `stats`, with reasons that read as sentences.
 
 use std::fmt;
 
@@ -73,10 +73,6 @@ pub struct GateStats {
     pub closed_steps: u64,
     /// Asked steps until the next probe; 0 unless closed.
     pub probe_in: u32,
-    /// Live correction of the cost table.
-    pub scale: f64,
-    /// The running plain step in ns; `None` before one was timed.
-    pub plain_ns: Option<f64>,
     /// Why the gate last closed.
     pub reason: Option<GateReason>,
 }

@@ -1,23 +1,77 @@
 //! The gate's formulas by hand, its states, and what a run can lose.
 
 use super::*;
-use crate::cost::CostPoint;
+use crate::cost::{CostModel, CostOptions, Costs, TimedStep};
 use crate::oracle::Dice;
+use crate::table::{CostPoint, CostTable};
 use proptest::prelude::*;
+use std::ops::Deref;
 
 fn table(points: &[(usize, f64)]) -> CostTable {
     CostTable::new(points.iter().map(|&(k, cost)| CostPoint { k, cost }).collect(), "a test").unwrap()
 }
 
-/// A gate over a flat cost, with short waits that losses do not draw out, and no credit.
-fn flat(cost: f64) -> Gate {
+/// The same cost for every draft.
+fn level(cost: f64) -> CostTable {
+    table(&[(1, cost), (2, cost)])
+}
+
+/// A gate and the costs of one sequence that is alone, recorded as `Speculator` records them.
+struct Timed {
+    gate: Gate,
+    costs: Costs,
+}
+
+impl Deref for Timed {
+    type Target = Gate;
+    fn deref(&self) -> &Gate {
+        &self.gate
+    }
+}
+
+impl Timed {
+    fn new(table: CostTable, options: GateOptions) -> Self {
+        Self { gate: Gate::new(options).unwrap(), costs: CostModel::new(table).into() }
+    }
+
+    fn begin_request(&mut self) {
+        self.gate.begin_request();
+    }
+
+    fn allows(&mut self) -> bool {
+        self.gate.allows() && !self.costs.lock().wants_plain_step(1)
+    }
+
+    fn budget(&self, max_draft: usize) -> usize {
+        let mut extra = Vec::new();
+        self.costs.lock().extras(0, 1, 0, max_draft, &mut extra);
+        self.gate.budget(max_draft, &extra)
+    }
+
+    fn record_plain(&mut self, ns: u64, draft_ns: u64) {
+        let costs = self.costs.clone();
+        costs.lock().observe(TimedStep { rows: 1, spans: 1, cached: 0, drafted: 0, ns: ns.saturating_sub(draft_ns) });
+        if let Some(plain_ns) = costs.lock().plain_ns(0) {
+            self.gate.record_plain(draft_ns as f64 / plain_ns);
+        }
+    }
+
+    fn record_verify(&mut self, drafted: usize, accepted: usize, committed: usize, ns: u64) {
+        self.costs.lock().observe(TimedStep { rows: drafted + 1, spans: 1, cached: 0, drafted, ns });
+        let cost = self.costs.lock().draft_cost(drafted, drafted + 1, 1, 0);
+        self.gate.record_verify(drafted, accepted, committed, cost);
+    }
+}
+
+/// A gate over a level cost, with short waits that losses do not draw out, no credit, and no timings left out.
+fn flat(cost: f64) -> Timed {
     let waits = GateOptions { reprobe_after: 4, reprobe_max: 16, loss_share: 1.0, ..GateOptions::default() };
-    let options = GateOptions { credit: 0.0, warmup: 0, ..waits };
-    Gate::new(table(&[(1, cost)]), options).unwrap()
+    let costs = CostModel::with_options(level(cost), CostOptions { warmup: 0, ..CostOptions::default() }).unwrap();
+    Timed { gate: Gate::new(GateOptions { credit: 0.0, ..waits }).unwrap(), costs: costs.into() }
 }
 
 /// Asks until the gate allows; how many steps were refused.
-fn refused(gate: &mut Gate) -> usize {
+fn refused(gate: &mut Timed) -> usize {
     (0..).take_while(|_| !gate.allows()).count()
 }
 
@@ -39,12 +93,10 @@ fn options_out_of_range_are_refused_by_name() {
         ("max_debt", GateOptions { max_debt: -1.0, ..ok }),
         ("credit", GateOptions { credit: f64::NAN, ..ok }),
         ("loss_share", GateOptions { loss_share: 0.0, ..ok }),
-        ("baseline_after", GateOptions { baseline_after: 0, ..ok }),
-        ("baseline_every", GateOptions { baseline_every: 0, ..ok }),
         ("idle_share", GateOptions { idle_share: 2.0, ..ok }),
     ];
     for (name, options) in cases {
-        let error = Gate::new(CostTable::default(), options).map(|_| ()).unwrap_err();
+        let error = Gate::new(options).map(|_| ()).unwrap_err();
         assert_eq!(error.option, name);
     }
 }
@@ -73,7 +125,7 @@ fn two_losing_verifications_close_and_failed_probes_double_the_wait() {
 #[test]
 fn an_estimate_of_1_05_keeps_an_open_gate_but_does_not_reopen_a_closed_one() {
     let waits = GateOptions { reprobe_after: 32, reprobe_max: 128, loss_share: 1.0, ..GateOptions::default() };
-    let mut gate = Gate::new(table(&[(1, 20.0)]), GateOptions { credit: 0.0, ..waits }).unwrap();
+    let mut gate = Timed::new(level(20.0), GateOptions { credit: 0.0, ..waits });
     for _ in 0..100 {
         gate.record_verify(30, 20, 21, 0);
         assert_eq!(gate.state(), GateState::Open);
@@ -103,7 +155,7 @@ fn an_estimate_of_1_05_keeps_an_open_gate_but_does_not_reopen_a_closed_one() {
 #[test]
 fn a_wait_is_long_enough_for_the_loss_before_it() {
     for (cost, wait) in [(1.6, 128), (2.4, 280), (9.0, 1024)] {
-        let mut gate = Gate::new(table(&[(1, cost)]), GateOptions::default()).unwrap();
+        let mut gate = Timed::new(level(cost), GateOptions::default());
         gate.record_verify(4, 0, 1, 0);
         gate.record_verify(4, 0, 1, 0);
         assert_eq!(gate.stats().probe_in, wait, "after losing twice {cost} - 1");
@@ -138,92 +190,17 @@ fn the_budget_follows_acceptance() {
     assert_eq!(gate.budget(5), 4);
     assert_eq!(gate.budget(1), 1, "never more than asked");
     let options = GateOptions { adapt_budget: false, ..GateOptions::default() };
-    assert_eq!(Gate::new(CostTable::default(), options).unwrap().budget(16), 16);
+    assert_eq!(Timed::new(CostTable::default(), options).budget(16), 16);
 }
 
 #[test]
 fn the_first_draft_is_no_longer_than_its_risk_allows() {
-    let gate = |points: &[(usize, f64)]| Gate::new(table(points), GateOptions::default()).unwrap();
+    let gate = |points: &[(usize, f64)]| Timed::new(table(points), GateOptions::default());
     assert_eq!(gate(&[(1, 1.02), (4, 1.1), (8, 1.5), (16, 2.7)]).budget(16), 8);
     assert_eq!(gate(&[(1, 1.3), (4, 1.45), (8, 2.5)]).budget(16), 4);
     assert_eq!(gate(&[(1, 1.3), (4, 1.45), (8, 2.5)]).budget(3), 3);
     assert_eq!(gate(&[(2, 2.4), (4, 3.7)]).budget(16), 2, "min_draft is the floor");
     assert_eq!(gate(&[(2, 1.65), (4, 1.42), (8, 2.84)]).budget(16), 4, "a dip in the curve counts");
-}
-
-/// The scale after verifications that took `ns`, against a plain step of 1000 ns and a table that says 2.
-fn scale_after(samples: &[u64]) -> f64 {
-    let mut gate = flat(2.0);
-    gate.record_plain(1000, 0);
-    samples.iter().for_each(|&ns| gate.record_verify(4, 3, 4, ns));
-    gate.stats().scale
-}
-
-#[test]
-fn the_live_scale_is_a_clamped_moving_average() {
-    let near = |scale: f64, expected: f64| assert!((scale - expected).abs() < 1e-9, "{scale}, expected {expected}");
-    near(scale_after(&[2000; 5]), 1.0);
-    near(scale_after(&[4000]), 1.2);
-    near(scale_after(&[4000, 2000]), 0.2 + 0.8 * 1.2);
-    assert!((scale_after(&[4000; 60]) - 2.0).abs() < 1e-3);
-    near(scale_after(&[2_000_000]), 1.6);
-    assert!((scale_after(&[2_000_000; 99]) - 4.0).abs() < 1e-3);
-    near(scale_after(&[1]), 0.2 * 0.5 + 0.8);
-    let mut gate = flat(2.0);
-    gate.record_plain(1000, 0);
-    (0..99).for_each(|_| gate.record_verify(4, 3, 4, 1));
-    near(gate.stats().scale, 0.5);
-    let mut gate = flat(1.5);
-    gate.record_plain(1000, 0);
-    (0..99).for_each(|_| gate.record_verify(4, 3, 4, 500));
-    assert!(gate.verify_cost(4) >= 1.0 && gate.verify_cost(4) < 1.0 + 1e-9, "never less than a plain step");
-}
-
-#[test]
-fn the_plain_step_is_a_moving_average_without_drafting() {
-    let mut gate = flat(2.0);
-    gate.record_verify(4, 3, 4, 9000);
-    assert_eq!((gate.stats().scale, gate.stats().plain_ns), (1.0, None), "nothing to compare with yet");
-    gate.record_plain(1000, 0);
-    gate.record_plain(3000, 1000);
-    assert_eq!(gate.stats().plain_ns, Some(0.25 * 2000.0 + 0.75 * 1000.0));
-    gate.record_plain(0, 0);
-    assert_eq!(gate.stats().plain_ns, Some(1250.0), "an untimed step says nothing");
-}
-
-#[test]
-fn the_first_timings_are_left_out() {
-    let mut gate = Gate::new(table(&[(1, 2.0)]), GateOptions { warmup: 1, ..GateOptions::default() }).unwrap();
-    gate.record_plain(9_000_000, 0);
-    assert_eq!(gate.stats().plain_ns, None);
-    gate.record_plain(1000, 0);
-    gate.record_verify(4, 3, 4, 9_000_000);
-    assert_eq!((gate.stats().plain_ns, gate.stats().scale), (Some(1000.0), 1.0));
-    gate.record_verify(4, 3, 4, 4000);
-    assert!((gate.stats().scale - 1.2).abs() < 1e-12);
-}
-
-#[test]
-fn a_stream_of_drafts_is_interrupted_to_time_a_plain_step() {
-    let options = GateOptions { baseline_after: 3, baseline_every: 5, ..GateOptions::default() };
-    let mut gate = Gate::new(table(&[(1, 2.0)]), options).unwrap();
-    let mut allowed = String::new();
-    for _ in 0..20 {
-        if gate.allows() {
-            gate.record_verify(4, 4, 5, 2000);
-            allowed.push('v');
-        } else {
-            gate.record_plain(1000, 0);
-            allowed.push('p');
-        }
-    }
-    assert_eq!(allowed, "vvvpvvvvvpvvvvvpvvvv");
-    assert_eq!(gate.stats().plain_ns, Some(1000.0), "not a first timing, so it counts at once");
-    let mut untimed = Gate::new(table(&[(1, 2.0)]), options).unwrap();
-    (0..20).for_each(|_| {
-        assert!(untimed.allows());
-        untimed.record_verify(4, 4, 5, 0);
-    });
 }
 
 #[test]
@@ -239,7 +216,7 @@ fn a_quick_source_that_finds_nothing_never_closes_the_gate() {
 #[test]
 fn a_slow_source_that_finds_nothing_closes_it_and_loses_little() {
     for (draft_ns, bound) in [(500_000, 1.01), (5_000_000, 1.02), (20_000_000, 1.02)] {
-        let mut gate = Gate::new(CostTable::default(), GateOptions::default()).unwrap();
+        let mut gate = Timed::new(CostTable::default(), GateOptions::default());
         gate.record_plain(10_000_000, 0);
         gate.record_plain(10_000_000, 0);
         let (mut spent, steps) = (0.0, 2000);
@@ -278,7 +255,7 @@ fn small_idle_shares_are_no_debt() {
 #[test]
 fn a_probe_starts_without_the_debt_that_closed_the_gate() {
     let options = GateOptions { max_debt: 5.0, reprobe_after: 1, reprobe_max: 1, ..GateOptions::default() };
-    let mut gate = Gate::new(table(&[(1, 2.0)]), options).unwrap();
+    let mut gate = Timed::new(level(2.0), options);
     (0..5).for_each(|_| gate.record_verify(4, 0, 1, 0));
     assert_eq!(gate.state(), GateState::Closed);
     assert!(gate.allows());
@@ -298,7 +275,7 @@ fn a_probe_starts_without_the_debt_that_closed_the_gate() {
 fn what_was_earned_may_be_lost_again_but_not_more() {
     let options = GateOptions { credit: 8.0, ..GateOptions::default() };
     let losses = |credit_from: usize, new_request: bool| {
-        let mut gate = Gate::new(table(&[(1, 2.0)]), options).unwrap();
+        let mut gate = Timed::new(level(2.0), options);
         (0..credit_from).for_each(|_| gate.record_verify(16, 2, 3, 0));
         if new_request {
             gate.begin_request();
@@ -335,16 +312,15 @@ fn a_new_request_shortens_a_long_wait_to_the_base() {
 }
 
 #[test]
-fn a_verification_while_closed_changes_the_scale_only() {
+fn a_verification_while_closed_changes_nothing_but_the_costs() {
     let mut gate = flat(2.0);
     gate.record_plain(1000, 0);
     gate.record_verify(4, 0, 1, 2000);
     gate.record_verify(4, 0, 1, 2000);
-    let before = gate.stats();
+    let (before, scale) = (gate.stats(), gate.costs.lock().stats(1, 0).scale);
     gate.record_verify(4, 4, 5, 4000);
-    let after = gate.stats();
-    assert!(after.scale > before.scale);
-    assert_eq!(GateStats { scale: before.scale, ..after }, before);
+    assert_eq!(gate.stats(), before);
+    assert!(gate.costs.lock().stats(1, 0).scale > scale);
 }
 
 /// Curves from nearly free to a mixture of experts.
@@ -360,14 +336,14 @@ fn curves() -> Vec<CostTable> {
 
 /// Cost of a run of `tokens` tokens over plain decoding, when each drafted token is right with the probability `right(pos)`.
 fn run(costs: &CostTable, tokens: usize, dice: &mut Dice, right: impl Fn(usize) -> f64) -> f64 {
-    let mut gate = Gate::new(costs.clone(), GateOptions::for_costs(costs)).unwrap();
+    let mut gate = Timed::new(costs.clone(), GateOptions::for_costs(costs));
     let (mut spent, mut done) = (0.0, 0);
     while done < tokens {
         let k = if gate.allows() { gate.budget(16) } else { 0 };
         let accepted = (0..k).take_while(|_| dice.chance(right(done))).count();
-        spent += costs.cost(k);
+        spent += costs.cost(k, 0);
         done += accepted + 1;
-        let ns = (costs.cost(k) * 1e6) as u64;
+        let ns = (costs.cost(k, 0) * 1e6) as u64;
         if k == 0 { gate.record_plain(ns, 0) } else { gate.record_verify(k, accepted, accepted + 1, ns) }
     }
     spent / done as f64
@@ -426,7 +402,7 @@ proptest! {
         credit in 0.0f64..10.0,
     ) {
         let options = GateOptions { reprobe_after: 1, reprobe_max: 1, credit, ..GateOptions::default() };
-        let mut gate = Gate::new(table(&[(1, cost)]), options).unwrap();
+        let mut gate = Timed::new(level(cost), options);
         let mut net = 0.0;
         for (drafted, accepted) in outcomes {
             prop_assert!(gate.allows());
@@ -445,14 +421,14 @@ proptest! {
     fn the_estimate_equals_the_sums_over_the_last_sixteen(outcomes in prop::collection::vec((1usize..17, 0usize..17), 1..60)) {
         let options = GateOptions { max_debt: 1000.0, ..GateOptions::default() };
         let costs = table(&[(1, 1.1), (16, 2.9)]);
-        let mut gate = Gate::new(costs.clone(), options).unwrap();
+        let mut gate = Timed::new(costs.clone(), options);
         let mut all = Vec::new();
         for (drafted, accepted) in outcomes {
             let accepted = accepted.min(drafted);
             gate.record_verify(drafted, accepted, accepted + 1, 0);
             all.push((drafted, accepted));
             let last = &all[all.len().saturating_sub(16)..];
-            let cost: f64 = last.iter().map(|&(drafted, _)| costs.cost(drafted)).sum();
+            let cost: f64 = last.iter().map(|&(drafted, _)| costs.cost(drafted, 0)).sum();
             let committed: usize = last.iter().map(|&(_, accepted)| accepted + 1).sum();
             prop_assert!((gate.stats().estimated_speedup.unwrap() - committed as f64 / cost).abs() < 1e-9);
             let (a, d) = last.iter().fold((0, 0), |(a, d), &(drafted, accepted)| (a + accepted, d + drafted));

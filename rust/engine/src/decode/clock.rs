@@ -9,7 +9,7 @@ pub trait Clock: Send {
 }
 
 /// The system's monotonic clock.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 pub struct SystemClock(Instant);
 
 impl Default for SystemClock {

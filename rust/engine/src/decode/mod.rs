@@ -1,47 +1,56 @@
-//! From a prompt to committed tokens: prefill, draft, verify, commit.
+//! From prompts to committed tokens: plan, forward, commit.
 //!
-//! In: prompt tokens, a [`Request`]. Out: [`Step`]s. A decoder is a running session: a new request keeps the longest prefix that it shares with what is
-//! cached. The invariants I1, I2, I3, I5 and I6 (see the crate's root) are this module's to keep.
+//! In: prompt tokens, a [`Request`]. Out: [`Step`]s.
 //!
-//! A step forwards the carried token and the draft, all rows at once; then row by row: top-k if a source wants it, sample with the full pipeline against
-//! the history, commit, compare with the draft. After the rows: truncate the cache, tell the sources, tell the gate. An error at any point leaves history and
-//! cache at the last committed token; tokens that the step had committed before are handed out, and the error comes with the next call.
+//! ```text
+//!   Sequence::begin ──> Sequence::plan ──> Engine: one forward for all ──> Sequence::commit ──> Step
+//!                            ^                                                   │
+//!                            └───────────────── next step ───────────────────────┘
+//! ```
 //!
-//! The first token of a request comes with the prefill, in the same pass, so drafting begins with the second.
+//! | file | its one idea |
+//! | --- | --- |
+//! | `request` | what is wanted, and how far it has come |
+//! | `sequence` | what a sequence wants of the next forward, and what becomes of the rows |
+//! | `engine` | one forward for many sequences |
+//! | `mod` | the face of one sequence: a running session that keeps the longest prefix which a new prompt shares with it |
 
 mod clock;
-mod drafter;
+mod engine;
 #[doc(hidden)]
 pub mod probe;
 mod request;
+mod sequence;
 mod stats;
-mod step;
 
 pub use clock::{Clock, SystemClock};
-pub use drafter::MAX_DRAFT;
+pub use engine::Engine;
+pub use quoth_draft::SpeculationStats;
 pub use request::{Finish, Request, Step};
-pub use stats::{DecodeStats, SpeculationStats};
+pub use sequence::Sequence;
+pub use stats::DecodeStats;
 
 use std::sync::Arc;
 
-use quoth_draft::{DraftSource, Gate};
+use quoth_draft::{CostTable, Costs, DraftSource, Gate, OptionsError, Speculator};
 use quoth_kernels::attend::KvKind;
-use quoth_kernels::top::Best;
 
 use crate::cache::KvCache;
 use crate::error::{Error, Result};
-use crate::model::{Model, Scratch};
-use crate::sample::{Sampler, Sampling};
+use crate::model::{MAX_ROWS, Model};
 use crate::vocab::Vocab;
-use drafter::Drafter;
-use request::Turn;
 
-/// How a decoder guesses.
+/// The longest draft of a sequence. What a verification forwards must fit the rewindable part of window layers ([`crate::cache::REWIND`]).
+pub const MAX_DRAFT: usize = 64;
+
+/// How a sequence drafts.
 pub struct Speculation {
-    /// Who guesses.
+    /// Where drafts come from.
     pub source: Box<dyn DraftSource>,
-    /// Whether guessing pays.
+    /// Whether drafting pays.
     pub gate: Gate,
+    /// What steps cost; all sequences of an engine have the engine's.
+    pub costs: Costs,
     /// Longest draft, 1 to [`MAX_DRAFT`].
     pub max_draft: usize,
 }
@@ -52,35 +61,33 @@ impl std::fmt::Debug for Speculation {
     }
 }
 
-/// See the module.
-pub struct Decoder {
-    model: Arc<Model>,
-    vocab: Arc<Vocab>,
-    cache: KvCache,
-    scratch: Scratch,
-    /// Rows of the last forward, or only the greatest of each.
-    logits: Vec<f32>,
-    best: Vec<Best>,
-    /// Prompt and committed tokens; all but the last are cached (I1). Empty before the first request.
-    history: Vec<u32>,
-    sampler: Sampler,
-    /// The sampler of the next request, if it is another one.
-    next_sampler: Option<Sampler>,
-    drafter: Option<Drafter>,
-    clock: Box<dyn Clock>,
-    probe: Option<Box<dyn probe::Probe>>,
-    turn: Option<Turn>,
-    stats: DecodeStats,
-}
+impl Speculation {
+    /// # Errors
+    /// An option is out of range.
+    fn speculator(self) -> Result<Speculator> {
+        if self.max_draft == 0 || self.max_draft > MAX_DRAFT {
+            let expected = format!("1 to {MAX_DRAFT}");
+            return Err(Error::Option { what: "max_draft", found: self.max_draft.to_string(), expected });
+        }
+        let refused = |e: OptionsError| Error::Option { what: e.option, found: e.found, expected: e.expected };
+        Speculator::new(self.source, self.gate, self.costs, self.max_draft).map_err(refused)
+    }
 
-impl std::fmt::Debug for Decoder {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "Decoder({} tokens, {:?})", self.history.len(), self.drafter)
+    /// The costs to learn with; without speculation, those of a sequence that never drafts.
+    fn costs(speculation: Option<&Speculation>) -> Costs {
+        speculation.map_or_else(|| CostTable::default().into(), |speculation| speculation.costs.clone())
     }
 }
 
+/// One sequence and an engine of its own.
+#[derive(Debug)]
+pub struct Decoder {
+    engine: Engine,
+    sequence: Sequence,
+}
+
 impl Decoder {
-    /// A decoder with an empty cache.
+    /// A decoder with nothing in it.
     ///
     /// # Errors
     /// Options out of range, or a cache kind that cannot store heads of this model's width.
@@ -88,163 +95,110 @@ impl Decoder {
         model: Arc<Model>,
         vocab: Arc<Vocab>,
         kind: KvKind,
-        sampling: Sampling,
         speculation: Option<Speculation>,
     ) -> Result<Decoder> {
-        let cache = KvCache::new(model.config(), kind, model.n_ctx())?;
-        let sampler = Sampler::new(sampling, model.config().n_vocab)?;
-        let drafter = match speculation {
-            Some(s) if s.max_draft == 0 || s.max_draft > MAX_DRAFT => {
-                let expected = format!("1 to {MAX_DRAFT}");
-                return Err(Error::Option { what: "max_draft", found: s.max_draft.to_string(), expected });
-            }
-            // Nothing would ever be drafted.
-            Some(s) if s.gate.options().min_draft > s.max_draft => {
-                let expected = format!("at most max_draft, {}", s.max_draft);
-                let found = s.gate.options().min_draft.to_string();
-                return Err(Error::Option { what: "min_draft", found, expected });
-            }
-            Some(s) => Some(Drafter::new(s.source, s.gate, s.max_draft)),
-            None => None,
-        };
-        Ok(Decoder {
-            model,
-            vocab,
-            cache,
-            scratch: Scratch::default(),
-            logits: Vec::new(),
-            best: Vec::new(),
-            history: Vec::new(),
-            sampler,
-            next_sampler: None,
-            drafter,
-            clock: Box::<SystemClock>::default(),
-            probe: None,
-            turn: None,
-            stats: DecodeStats::default(),
-        })
+        let engine = Engine::new(Speculation::costs(speculation.as_ref()));
+        Ok(Decoder { engine, sequence: Sequence::new(model, vocab, kind, speculation)? })
     }
 
     /// Takes another clock, for tests.
     pub fn set_clock(&mut self, clock: Box<dyn Clock>) {
-        self.clock = clock;
+        self.engine.set_clock(clock);
     }
 
     /// Lets a test watch and disturb the decoder.
     #[doc(hidden)]
     pub fn set_probe(&mut self, probe: Option<Box<dyn probe::Probe>>) {
-        self.probe = probe;
-    }
-
-    /// Asks the probe, if there is one, whether a part may go on.
-    fn before(&mut self, part: probe::Part) -> Result<()> {
-        self.probe.as_mut().map_or(Ok(()), |probe| probe.before(part))
-    }
-
-    /// Takes other sampling options, for the next request; one under way goes on with its own.
-    ///
-    /// # Errors
-    /// An option is out of range; the old ones stay.
-    pub fn set_sampling(&mut self, sampling: Sampling) -> Result<()> {
-        self.next_sampler = Some(Sampler::new(sampling, self.model.config().n_vocab)?);
-        Ok(())
+        self.sequence.set_probe(probe);
     }
 
     /// The model.
     pub fn model(&self) -> &Arc<Model> {
-        &self.model
+        self.sequence.model()
     }
 
     /// Prompt and committed tokens.
     pub fn history(&self) -> &[u32] {
-        &self.history
+        self.sequence.history()
     }
 
     /// The cache.
     pub fn cache(&self) -> &KvCache {
-        &self.cache
+        self.sequence.cache()
     }
 
     /// Counts and times of the current or last request.
     pub fn stats(&self) -> &DecodeStats {
-        &self.stats
+        self.sequence.stats()
     }
 
     /// What speculation did in the current or last request.
     pub fn speculation_stats(&self) -> Option<SpeculationStats> {
-        self.drafter.as_ref().map(Drafter::stats)
+        self.sequence.speculation_stats()
     }
 
-    /// The source, for what only its maker knows about it. `None`: plain decoding.
-    pub fn source_mut(&mut self) -> Option<&mut dyn DraftSource> {
-        self.drafter.as_mut().map(Drafter::source_mut)
+    /// Begins a request and gives its first token. The longest prefix that `prompt` shares with the cached tokens is kept, up to its last token.
+    /// `progress` gets prompt tokens done and in all after every pass; false stops.
+    ///
+    /// # Errors
+    /// The prompt is empty, too long or has tokens out of range, or the request makes no sense: nothing changes. Or the caller stopped, or a forward or the
+    /// sampler failed: what is cached then is a prefix of the prompt.
+    pub fn begin(
+        &mut self,
+        prompt: &[u32],
+        request: Request,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> Result<Step> {
+        let now = self.engine.now_ns();
+        self.sequence.begin(prompt, request, now)?;
+        loop {
+            let step = self.step_once()?;
+            if !self.sequence.is_reading() {
+                progress(prompt.len(), prompt.len());
+                return Ok(step);
+            }
+            if !progress(self.cache().len(), prompt.len()) {
+                self.sequence.stop()?;
+                return Err(Error::Cancelled);
+            }
+        }
+    }
+
+    /// Takes one step of the request: at least one token, or the end. After the end, steps are empty and say why it ended.
+    ///
+    /// # Errors
+    /// A forward or the sampler failed; history and cache stand at the last committed token, and the request can go on.
+    pub fn step(&mut self) -> Result<Step> {
+        self.step_once()
+    }
+
+    fn step_once(&mut self) -> Result<Step> {
+        let mut steps = self.engine.step(&mut [&mut self.sequence], MAX_ROWS);
+        steps.pop().unwrap_or_else(|| Err(Error::Internal("an engine without a step for its sequence".into())))
     }
 
     /// Forgets all tokens; options and references stay.
     ///
     /// # Errors
-    /// None are expected: rewinding to nothing is always possible.
+    /// None are expected: going back to nothing is always possible.
     pub fn reset(&mut self) -> Result<()> {
-        self.turn = None;
-        self.cache.truncate(0)?;
-        self.history.clear();
-        if let Some(drafter) = &mut self.drafter {
-            drafter.rebuild(&[]);
-        }
-        Ok(())
-    }
-
-    /// Makes I1 true again after a panic, which leaves a step or a prompt half done: history and cache end where both are whole.
-    fn mend(&mut self) -> Result<()> {
-        let (history, cached) = (self.history.len(), self.cache.len());
-        if self.turn.is_some() || history == cached + 1 || history + cached == 0 {
-            return Ok(());
-        }
-        self.cache.truncate(self.history.len().saturating_sub(1))?;
-        self.history.truncate(self.cache.len() + 1);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.rebuild(&self.history);
-        }
-        Ok(())
+        self.sequence.reset()
     }
 
     /// Goes back to the first `n` tokens of the history; the request under way ends.
     ///
     /// # Errors
-    /// A window layer has already forgotten positions that are needed; nothing changes.
+    /// None are expected: what the cache cannot return to, the next request forwards again.
     pub fn rewind(&mut self, n: usize) -> Result<()> {
-        self.mend()?;
-        if n >= self.history.len() {
-            return Ok(());
-        }
-        self.cache.truncate(n.saturating_sub(1))?;
-        self.turn = None;
-        self.history.truncate(n);
-        if let Some(drafter) = &mut self.drafter {
-            drafter.rebuild(&self.history);
-        }
-        Ok(())
+        self.sequence.rewind(n)
     }
 
-    /// An independent decoder at the same point, with its own drafting.
+    /// An independent decoder at the same point, with its own drafting. The two share cached blocks until one of them writes.
     ///
     /// # Errors
-    /// Memory ran out.
+    /// Options of `speculation` are out of range.
     pub fn fork(&mut self, speculation: Option<Speculation>) -> Result<Decoder> {
-        self.mend()?;
-        let sampler = self.next_sampler.as_ref().unwrap_or(&self.sampler);
-        let mut fork = Decoder::new(
-            self.model.clone(),
-            self.vocab.clone(),
-            self.cache.kind(),
-            sampler.sampling().clone(),
-            speculation,
-        )?;
-        fork.cache = self.cache.copy_prefix(self.cache.len())?;
-        fork.history.clone_from(&self.history);
-        if let Some(drafter) = &mut fork.drafter {
-            drafter.rebuild(&fork.history);
-        }
-        Ok(fork)
+        let engine = Engine::new(Speculation::costs(speculation.as_ref()));
+        Ok(Decoder { engine, sequence: self.sequence.fork(speculation)? })
     }
 }

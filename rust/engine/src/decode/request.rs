@@ -1,14 +1,16 @@
-//! A request: what is wanted, what ends it, and how far it has come.
+//! A request: what is wanted, how its tokens are chosen, what ends it, and how far it has come.
 
 use std::sync::Arc;
 
-use crate::error::Error;
-use crate::sample::TokenLogprobs;
+use crate::error::{Error, Result};
+use crate::sample::{Sampler, Sampling, TokenLogprobs};
 use crate::vocab::{Detokenizer, StopSet, TextStream, Vocab};
 
-/// What is wanted of a decode.
+/// What is wanted of a decode. It owns everything that is the request's alone; a sequence keeps nothing of it for the next.
 #[derive(Debug, Clone)]
 pub struct Request {
+    /// How tokens are chosen, and the seed of their draws.
+    pub sampling: Sampling,
     /// Most tokens to hand out, at least 1.
     pub max_tokens: usize,
     /// Tokens that end the decode, beside the vocabulary's ends of generation.
@@ -59,6 +61,9 @@ pub struct Step {
 #[derive(Debug)]
 pub(crate) struct Turn {
     pub(crate) request: Request,
+    pub(crate) sampler: Sampler,
+    /// When the request began.
+    pub(crate) begun_ns: u64,
     /// All tokens that end the decode, ascending.
     pub(crate) stop_ids: Vec<u32>,
     pub(crate) text: TextStream,
@@ -72,7 +77,23 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
-    pub(crate) fn new(request: Request, vocab: &Vocab) -> Self {
+    /// Checks a request and makes it ready.
+    ///
+    /// # Errors
+    /// It makes no sense for a model with `n_vocab` tokens.
+    pub(crate) fn new(request: Request, vocab: &Vocab, n_vocab: usize, begun_ns: u64) -> Result<Self> {
+        if request.max_tokens == 0 {
+            let expected = "at least 1".into();
+            return Err(Error::Option { what: "max_tokens", found: "0".into(), expected });
+        }
+        if let Some(token) = request.stop_ids.iter().find(|t| **t as usize >= n_vocab) {
+            let expected = format!("token ids of 0 to {}", n_vocab - 1);
+            return Err(Error::Option { what: "stop", found: token.to_string(), expected });
+        }
+        let mut sampling = request.sampling.clone();
+        // What the file suppresses is never chosen, whatever the options say.
+        sampling.banned.extend(vocab.suppressed().iter().filter(|id| (**id as usize) < n_vocab));
+        let sampler = Sampler::new(sampling, n_vocab)?;
         let mut stop_ids = request.stop_ids.clone();
         if request.stop_at_eog {
             stop_ids.extend(vocab.eog_ids());
@@ -80,7 +101,7 @@ impl Turn {
         stop_ids.sort_unstable();
         stop_ids.dedup();
         let text = TextStream::new(Detokenizer::new(vocab, false, false), request.stops.clone());
-        Turn { request, stop_ids, text, produced: 0, committed: 0, finish: None, deferred: None }
+        Ok(Turn { request, sampler, begun_ns, stop_ids, text, produced: 0, committed: 0, finish: None, deferred: None })
     }
 
     /// Takes a committed token into what is handed out. Gives whether the decode ends with it; a token that completes a stop is not handed out.

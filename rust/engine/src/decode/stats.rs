@@ -1,7 +1,5 @@
 //! What a decode did, in counts and nanoseconds.
 
-use quoth_draft::{GateStats, SourceStats};
-
 /// Counts and times of one request. Times are wall-clock nanoseconds.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct DecodeStats {
@@ -49,17 +47,4 @@ impl DecodeStats {
     pub fn acceptance(&self) -> f64 {
         if self.drafted == 0 { 0.0 } else { self.accepted as f64 / self.drafted as f64 }
     }
-}
-
-/// What speculation did and why.
-#[derive(Debug, Clone, PartialEq)]
-pub struct SpeculationStats {
-    /// The gate.
-    pub gate: GateStats,
-    /// Where the gate's table comes from.
-    pub cost_provenance: String,
-    /// Each part that drafts, this request only.
-    pub sources: Vec<SourceStats>,
-    /// Why the source is asked no more, if so.
-    pub disabled: Option<String>,
 }

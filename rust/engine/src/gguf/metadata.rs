@@ -1,7 +1,7 @@
 //! The keys and values of a file, kept as the bytes that stand in it.
 //!
-//! M1  All values lie in one blob, the header itself. An array of strings adds 4 bytes a string, the place of its text;
-//!     nothing is allocated per element, so a vocabulary of 150 000 tokens costs a walk over its lengths.
+//! M1  All values lie in one blob, the header itself. An array of strings adds 4 bytes for every 16 strings,
+//!     the place of a text; so a vocabulary of 150 000 tokens costs a walk over its lengths, and any string a short one.
 //! M2  Keys are distinct. `get` searches a sorted index; iteration keeps the file's order.
 //! M3  A typed getter gives `None` for a missing key and an error that names key, expected and found type otherwise.
 //!     Integers convert between widths where the value fits, floats between `f32` and `f64`; nothing else converts.
@@ -17,8 +17,8 @@ pub(super) enum Stored {
     Scalar(Value<'static>),
     String(Range<usize>),
     Scalars(ValueType, Range<usize>),
-    /// Where each string's text begins.
-    Strings(Box<[u32]>),
+    /// Number of strings, and where the text of every [`STRIDE`](super::value::STRIDE)-th begins.
+    Strings(usize, Box<[u32]>),
 }
 
 /// The metadata of a model file.
@@ -70,7 +70,7 @@ impl Metadata {
             Stored::Scalar(value) => *value,
             Stored::String(at) => Value::String(&self.bytes[at.clone()]),
             Stored::Scalars(elem, at) => Value::Array(Array::scalars(*elem, &self.bytes[at.clone()])),
-            Stored::Strings(starts) => Value::Array(Array::strings_at(&self.bytes, starts)),
+            Stored::Strings(len, starts) => Value::Array(Array::strings_at(&self.bytes, starts, *len)),
         }
     }
 

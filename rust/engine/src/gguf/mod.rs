@@ -33,7 +33,8 @@ pub use types::GgmlType;
 pub use value::{Array, Strings, Value, ValueType};
 
 use parse::{Parsed, parse};
-use source::{ByteSource, FileSource, OpenError};
+use source::OpenError;
+pub(crate) use source::{ByteSource, FileSource};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -167,10 +168,15 @@ impl GgufFile {
 
 /// Opens one file and reads its header.
 fn open_one(path: &Path, number: usize) -> Result<(ModelFile, Parsed), GgufError> {
-    let source = FileSource::open(path).map_err(|error| match error {
-        OpenError::Io(source) => GgufError::Io { path: path.to_owned(), source },
-        OpenError::NotAFile(found) => GgufError::NotAFile { path: path.to_owned(), found },
-    })?;
+    let source = open_file(path)?;
     let parsed = parse(path, &source, number)?;
     Ok((ModelFile { path: path.to_owned(), source: Box::new(source) }, parsed))
+}
+
+/// Opens a regular file to read it by position.
+pub(crate) fn open_file(path: &Path) -> Result<FileSource, GgufError> {
+    FileSource::open(path).map_err(|error| match error {
+        OpenError::Io(source) => GgufError::Io { path: path.to_owned(), source },
+        OpenError::NotAFile(found) => GgufError::NotAFile { path: path.to_owned(), found },
+    })
 }

@@ -10,7 +10,7 @@ use super::header::{Header, Place, check_unchanged};
 use super::metadata::{Metadata, Stored};
 use super::source::ByteSource;
 use super::types::GgmlType;
-use super::value::{Value, ValueType};
+use super::value::{STRIDE, Value, ValueType};
 use crate::limits;
 use std::ops::Range;
 use std::path::Path;
@@ -168,12 +168,15 @@ fn array(header: &mut Header, key: &str) -> Result<Stored, GgufError> {
     let count = header.u64(what)?;
     let n = header.count(count, elem.min_bytes(), limits::MAX_ARRAY_LEN, Place::Elements(key))?;
     if elem == ValueType::String {
-        let mut starts = Vec::with_capacity(n);
-        for _ in 0..n {
-            // The header limit is below 2^32, so a place in it fits.
-            starts.push(header.string(limits::MAX_STRING_BYTES, what)?.start as u32);
+        let mut starts = Vec::with_capacity(n.div_ceil(STRIDE));
+        for i in 0..n {
+            let at = header.string(limits::MAX_STRING_BYTES, what)?;
+            if i % STRIDE == 0 {
+                // The header limit is below 2^32, so a place in it fits.
+                starts.push(at.start as u32);
+            }
         }
-        return Ok(Stored::Strings(starts.into_boxed_slice()));
+        return Ok(Stored::Strings(n, starts.into_boxed_slice()));
     }
     let at = header.take(n as u64 * elem.min_bytes(), what)?;
     check_bools(header, key, elem, at.clone())?;

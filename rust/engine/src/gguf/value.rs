@@ -170,8 +170,19 @@ pub struct Array<'a> {
     len: usize,
     /// The elements as they stand in the file; all of the header for strings.
     raw: &'a [u8],
-    /// Where each string's text begins in `raw`; its length stands in the 8 bytes before. Empty for scalars.
+    /// Where the text of every [`STRIDE`]-th string begins in `raw`; its length stands in the 8 bytes before, and the next
+    /// string's length behind it. Empty for scalars.
     starts: &'a [u32],
+}
+
+/// Strings from one remembered place to the next.
+pub(super) const STRIDE: usize = 16;
+
+/// The text that begins at `start`.
+fn text_at(raw: &[u8], start: usize) -> &[u8] {
+    let mut len = [0; 8];
+    len.copy_from_slice(&raw[start - 8..start]);
+    &raw[start..start + u64::from_le_bytes(len) as usize]
 }
 
 impl<'a> Array<'a> {
@@ -179,8 +190,8 @@ impl<'a> Array<'a> {
         Array { elem, len: raw.len() / elem.min_bytes() as usize, raw, starts: &[] }
     }
 
-    pub(crate) fn strings_at(raw: &'a [u8], starts: &'a [u32]) -> Array<'a> {
-        Array { elem: ValueType::String, len: starts.len(), raw, starts }
+    pub(super) fn strings_at(raw: &'a [u8], starts: &'a [u32], len: usize) -> Array<'a> {
+        Array { elem: ValueType::String, len, raw, starts }
     }
 
     /// The type that all elements have.
@@ -224,10 +235,11 @@ impl<'a> Array<'a> {
     }
 
     fn string(&self, i: usize) -> &'a [u8] {
-        let start = self.starts[i] as usize;
-        let mut len = [0; 8];
-        len.copy_from_slice(&self.raw[start - 8..start]);
-        &self.raw[start..start + u64::from_le_bytes(len) as usize]
+        let mut start = self.starts[i / STRIDE] as usize;
+        for _ in 0..i % STRIDE {
+            start += text_at(self.raw, start).len() + 8;
+        }
+        text_at(self.raw, start)
     }
 }
 
@@ -260,6 +272,12 @@ impl<'a> Strings<'a> {
 
     /// All strings in order.
     pub fn iter(self) -> impl ExactSizeIterator<Item = &'a [u8]> {
-        (0..self.0.len).map(move |i| self.0.string(i))
+        let Array { raw, starts, len, .. } = self.0;
+        let mut start = starts.first().map_or(0, |&first| first as usize);
+        (0..len).map(move |_| {
+            let text = text_at(raw, start);
+            start += text.len() + 8;
+            text
+        })
     }
 }

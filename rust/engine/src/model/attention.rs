@@ -300,7 +300,7 @@ impl Model {
     }
 }
 
-/// How queries, keys and values are shared out. Heads of queries and keys go whole, so that whoever computes one also finishes it; values, which need
+/// How queries, keys and values are shared out. Heads of queries and keys go whole, so that the worker that computes one also finishes it; values, which need
 /// nothing but their columns (unless they are normed), even out what heads cannot.
 struct Shares {
     dim: usize,

@@ -3,7 +3,7 @@
 //! In: metadata, the family's description ([`super::family`]). Out: a [`Config`], to weights, cache and forward.
 //!
 //! - **C1** Every number is checked against [`crate::limits`] before anything is sized by it.
-//! - **C2** A key that nobody asks for is an error, unless it has no effect ([`super::keys`]).
+//! - **C2** A key that no part of the engine asks for is an error, unless it has no effect ([`super::keys`]).
 
 use crate::error::{Error, Result};
 use crate::gguf::GgufFile;
@@ -141,6 +141,17 @@ impl Config {
             && said != n_vocab
         {
             return Err(keys.unsupported("vocab_size", said, format!("{n_vocab} as `token_embd.weight` has rows")));
+        }
+        const TOKENS: &str = "tokenizer.ggml.tokens";
+        if let Some(tokens) = file.metadata().get_array_str(TOKENS)?
+            && tokens.len() > n_vocab
+        {
+            return Err(Error::UnsupportedValue {
+                file: file_name(file),
+                key: TOKENS.into(),
+                found: format!("{} tokens", tokens.len()),
+                expected: format!("at most {n_vocab} as `token_embd.weight` has rows"),
+            });
         }
         let mut config = Config {
             arch: family.arch,

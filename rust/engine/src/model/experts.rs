@@ -114,7 +114,7 @@ impl Model {
             let sizes = || groups.iter().map(|(e, ..)| weights.down[*e].panels());
             for (i, range) in shares(worker.share(sizes().sum()), sizes()) {
                 let (expert, first, _) = groups[i];
-                // SAFETY: as above.
+                // SAFETY: panels are shared out, and a panel's columns of its group's slots belong to it alone.
                 unsafe {
                     self.product(&weights.down[expert], range, &all_packs[i], &results, (first * n_embd, n_embd), &[])
                 };
@@ -149,11 +149,11 @@ impl Model {
     ) {
         let (packs, floats) = (Shared::new(packs), Shared::new(floats));
         self.pool.run(|worker| {
-            // SAFETY: element i belongs to worker i alone, and groups are shared out.
+            // SAFETY: element i belongs to worker i alone.
             let floats = &mut unsafe { floats.part(worker.index..worker.index + 1) }[0];
             for i in worker.share(groups.len()) {
                 let (_, first, end) = groups[i];
-                // SAFETY: as above.
+                // SAFETY: groups are shared out, and element i belongs to group i alone.
                 let pack = &mut unsafe { packs.part(i..i + 1) }[0];
                 pack.fill(&self.set, (kinds, end - first, k), &|r, row| fill(first + r, row), floats);
             }

@@ -37,7 +37,7 @@ impl Model {
 
     /// A dense feed-forward: gate and up in one job, down in the next. The result goes to `delta`, and if `add` to the stream at once.
     ///
-    /// Between the jobs whoever computed columns also packs them, if whole blocks can be shared out evenly; else all is packed when the second job begins.
+    /// Between the jobs the worker that computed columns also packs them, if whole blocks can be shared out evenly; else the second job begins by packing all.
     fn dense(&self, layer: usize, dense: &Dense, norm: &[f32], add: bool, m: usize, scratch: &mut Scratch) {
         let (n_embd, n_ff) = (self.config.n_embd, dense.gate.n);
         let Scratch { x, delta, gate, up, hidden, own, common, .. } = scratch;

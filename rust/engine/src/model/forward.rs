@@ -1,48 +1,93 @@
 //! Rows of tokens in, rows of logits out.
 //!
-//! A forward takes spans (a cache and its new tokens, each) and runs all their rows together: every weight is read once for all rows. Each step is one
-//! job of the pool; between jobs everything written is visible to all.
+//! A forward takes spans (a sequence's state and its new tokens, each) and runs all their rows together: every weight is read once for all rows. Each span
+//! says which of its rows it wants, as logits or only the greatest, and which hidden rows it wants copied. Each step is one job of the pool; between jobs
+//! everything written is visible to all.
 //!
 //! - **F1** A row's numbers depend on its token, its position and the cached positions before it, on nothing else (I4): all steps are row by row, and by N5
 //!   the products do not mix rows.
-//! - **F2** Keys and values of the new rows are written into reserved room after the cached positions; the cache counts them only when the whole forward has
-//!   succeeded, so a failed one leaves the cache as it was.
+//! - **F2** Keys and values of the new rows are written into reserved room after the cached positions; the states count them only when the whole forward has
+//!   succeeded, so a failed one leaves every state as it was.
+//! - **F3** All spans of a forward cache in the same kind; others are refused.
 //!
 //! Cost: five jobs a layer for small batches.
 
 use quoth_kernels::KernelSet;
 use quoth_kernels::matmul::Out;
 
+use quoth_kernels::attend::KvKind;
+
 use super::Model;
 pub use super::head::Output;
 use super::load::Matrix;
 use super::rows::{Kinds, Own, Packed};
-use crate::cache::{KvCache, Lent};
 use crate::error::{Error, Result};
 use crate::pool::Worker;
 use crate::shared::Shared;
+use crate::state::State;
 
 /// Most rows of one pass; longer spans go through in several, with the same bits (N5).
 pub const MAX_ROWS: usize = 512;
 
-/// A cache and its new tokens.
+/// A sequence's part of a forward.
 #[derive(Debug)]
 pub struct Span<'a> {
-    /// Where the tokens go.
-    pub cache: &'a mut KvCache,
+    /// What the sequence has so far; the tokens go behind it.
+    pub state: &'a mut State,
     /// The new tokens, each below `n_vocab`; not empty.
     pub tokens: &'a [u32],
+    /// Which of their rows are wanted.
+    pub rows: Want,
+    /// Where the wanted rows go.
+    pub output: Output<'a>,
+    /// Hidden rows that are wanted beside them.
+    pub taps: Taps<'a>,
 }
 
-/// Which rows of logits are wanted.
+/// Which rows of a span are wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Want {
-    /// Every row, spans one after another.
+    /// Every row.
     All,
-    /// The last row of each span.
+    /// The last row.
     Last,
     /// None: the tokens are only cached.
     None,
+}
+
+impl Want {
+    /// How many of `n` rows.
+    pub fn rows(self, n: usize) -> usize {
+        match self {
+            Want::All => n,
+            Want::Last => 1.min(n),
+            Want::None => 0,
+        }
+    }
+}
+
+/// Hidden rows of chosen layers, for drafters that read them.
+#[derive(Debug)]
+pub struct Taps<'a> {
+    /// Layers whose input is wanted, 0 to `n_layer`; `n_layer` is the stream that the output norm reads.
+    pub layers: &'a [usize],
+    /// Room for them, `[layers][tokens][n_embd]`.
+    pub out: &'a mut [f32],
+}
+
+impl Taps<'_> {
+    /// No hidden rows.
+    pub fn none() -> Self {
+        Taps { layers: &[], out: &mut [] }
+    }
+
+    /// Copies the stream's rows of this span, which begin at row `base`, where `layer` is wanted.
+    fn copy(&mut self, layer: usize, stream: &[f32], base: usize, tokens: usize, n_embd: usize) {
+        for (i, _) in self.layers.iter().enumerate().filter(|(_, wanted)| **wanted == layer) {
+            let rows = &stream[base * n_embd..(base + tokens) * n_embd];
+            self.out[i * tokens * n_embd..(i + 1) * tokens * n_embd].copy_from_slice(rows);
+        }
+    }
 }
 
 /// A row of the batch.
@@ -84,58 +129,91 @@ pub(crate) fn at_least(buffer: &mut Vec<f32>, n: usize) {
     }
 }
 
+impl Span<'_> {
+    fn check(&self, model: &Model, kind: KvKind) -> Result<()> {
+        let (config, first, n) = (&model.config, self.state.len(), self.tokens.len());
+        if n == 0 {
+            return Err(Error::EmptyPrompt);
+        }
+        if let Some((i, &token)) = self.tokens.iter().enumerate().find(|(_, t)| **t as usize >= config.n_vocab) {
+            return Err(Error::TokenRange { token, pos: first + i, last: config.n_vocab - 1 });
+        }
+        let found = self.state.kv().kind();
+        if found != kind {
+            let name = |kind: KvKind| format!("{kind:?}").to_lowercase();
+            let expected = format!("{}, as the other sequences of the forward", name(kind));
+            return Err(Error::Option { what: "kv_type", found: name(found), expected });
+        }
+        if let Some(layer) = self.taps.layers.iter().find(|layer| **layer > config.n_layer()) {
+            let expected = format!("0 to {}", config.n_layer());
+            return Err(Error::Option { what: "tapped layer", found: layer.to_string(), expected });
+        }
+        let room = self.taps.layers.len() * n * config.n_embd;
+        if self.taps.out.len() != room {
+            return Err(Error::Internal(format!("room for {} tapped numbers, expected {room}", self.taps.out.len())));
+        }
+        self.output.check(self.rows.rows(n), config.n_vocab)
+    }
+}
+
 impl Model {
-    /// Runs the spans' tokens and writes what is wanted of the wanted rows.
+    /// Runs the spans' tokens and writes what each span wants.
     ///
     /// # Errors
-    /// A token is out of range, a span is empty, the spans have more than [`MAX_ROWS`] rows, or a context is full. No cache has changed.
-    pub fn forward(
-        &self,
-        spans: &mut [Span<'_>],
-        want: Want,
-        scratch: &mut Scratch,
-        mut output: Output<'_>,
-    ) -> Result<()> {
+    /// There is no span, or one is empty, has a token out of range, no room for its results, taps of layers that do not exist or another kind of cache than
+    /// the first; the spans have more than [`MAX_ROWS`] rows; or a context is full. No state has changed.
+    pub fn forward(&self, spans: &mut [Span<'_>], scratch: &mut Scratch) -> Result<()> {
+        let (n_embd, n_layer) = (self.config.n_embd, self.config.n_layer());
+        let kind = spans.first().ok_or(Error::EmptyPrompt)?.state.kv().kind();
         let mut rows = Vec::new();
-        let mut wanted = Vec::new();
         for (s, span) in spans.iter_mut().enumerate() {
-            if span.tokens.is_empty() {
-                return Err(Error::EmptyPrompt);
-            }
-            let first = span.cache.len();
-            if let Some((i, &token)) = span.tokens.iter().enumerate().find(|(_, t)| **t as usize >= self.config.n_vocab)
-            {
-                return Err(Error::TokenRange { token, pos: first + i, last: self.config.n_vocab - 1 });
-            }
-            span.cache.reserve(span.tokens.len())?;
+            span.check(self, kind)?;
+            let first = span.state.len();
+            span.state.reserve(span.tokens.len())?;
             rows.extend((0..span.tokens.len()).map(|i| Row { span: s, pos: first + i }));
-            match want {
-                Want::All => wanted.extend(rows.len() - span.tokens.len()..rows.len()),
-                Want::Last => wanted.push(rows.len() - 1),
-                Want::None => {}
-            }
         }
         if rows.len() > MAX_ROWS {
             return Err(Error::Internal(format!("a pass of {} rows, the limit is {MAX_ROWS}", rows.len())));
         }
-        output.check(wanted.len(), self.config.n_vocab)?;
         scratch.own.resize_with(self.pool.count(), Own::default);
         let tokens: Vec<u32> = spans.iter().flat_map(|span| span.tokens).copied().collect();
         self.embed(&tokens, scratch);
         self.embed_per_layer(&tokens, scratch);
         {
-            let lent: Vec<Lent<'_>> = spans.iter_mut().map(|span| span.cache.lend()).collect();
-            for layer in 0..self.config.n_layer() {
-                self.attend(layer, &rows, &lent, scratch);
-                self.feed(layer, rows.len(), scratch);
-                self.finish_layer(layer, rows.len(), scratch);
+            let mut taps = Vec::with_capacity(spans.len());
+            let mut lent = Vec::with_capacity(spans.len());
+            let mut base = 0;
+            for Span { state, tokens, taps: wanted, .. } in spans.iter_mut() {
+                if !wanted.layers.is_empty() {
+                    taps.push((&mut *wanted, base, tokens.len()));
+                }
+                base += tokens.len();
+                lent.push(state.lend());
+            }
+            for layer in 0..=n_layer {
+                taps.iter_mut().for_each(|(taps, base, n)| taps.copy(layer, &scratch.x, *base, *n, n_embd));
+                if layer < n_layer {
+                    self.attend(layer, &rows, &lent, scratch);
+                    self.feed(layer, rows.len(), scratch);
+                    self.finish_layer(layer, rows.len(), scratch);
+                }
+            }
+        }
+        let (mut wanted, mut outputs) = (Vec::new(), Vec::new());
+        let mut base = 0;
+        for span in spans.iter_mut() {
+            base += span.tokens.len();
+            let n = span.rows.rows(span.tokens.len());
+            if n > 0 {
+                wanted.extend(base - n..base);
+                outputs.push(&mut span.output);
             }
         }
         if !wanted.is_empty() {
-            self.head(&wanted, scratch, &mut output);
+            self.head(&wanted, &mut outputs, scratch);
         }
         for span in spans {
-            span.cache.advance(span.tokens.len());
+            span.state.advance(span.tokens.len());
         }
         Ok(())
     }

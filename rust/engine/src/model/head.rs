@@ -1,20 +1,25 @@
 //! The output head: final norm, output matrix, soft cap; rows of logits, or only the greatest of each.
 //!
-//! Where only the greatest are wanted (greedy decoding, and the tokens that recycling learns from), a worker computes a piece of all rows, looks at it while
-//! it is in its cache, and goes on: no row is ever written to memory.
+//! Where only the greatest of some rows are wanted (greedy decoding), or logits in several places, a worker computes a piece of all rows, hands it to each
+//! row's sink while it is in its cache, and goes on: rows of which only the greatest are wanted are never written to memory. Where one span wants nothing but
+//! logits, the product writes them in place.
 
 use quoth_kernels::top::Best;
 
 use super::Model;
 use super::forward::Scratch;
-use super::rows::with_packed;
+use super::rows::{Packed, with_packed};
 use crate::error::{Error, Result};
+use crate::pool::Worker;
 use crate::shared::Shared;
+
+/// What each worker does with the packed rows.
+type Job<'a> = dyn Fn(Worker, &Packed, &mut Vec<f32>) + Sync + 'a;
 
 /// Panels of a piece.
 const PIECE: usize = 32;
 
-/// What is wanted of the wanted rows.
+/// What is wanted of a span's wanted rows.
 #[derive(Debug)]
 pub enum Output<'o> {
     /// All logits, `[rows][n_vocab]`.
@@ -35,6 +40,21 @@ impl Output<'_> {
         }
         Ok(())
     }
+
+    /// A sink for each row.
+    fn sinks(&mut self, n_vocab: usize) -> Vec<Sink<'_>> {
+        match self {
+            Output::Logits(logits) => logits.chunks_exact_mut(n_vocab).map(Sink::Logits).collect(),
+            Output::Best(best) => best.iter_mut().map(Sink::Best).collect(),
+        }
+    }
+}
+
+/// Where one row goes.
+#[derive(Debug)]
+enum Sink<'a> {
+    Logits(&'a mut [f32]),
+    Best(&'a mut Best),
 }
 
 /// A worker's memory for pieces.
@@ -45,59 +65,86 @@ pub(crate) struct WorkerBest {
 }
 
 impl Model {
-    /// Final norm and output matrix for the wanted rows.
-    pub(crate) fn head(&self, wanted: &[usize], scratch: &mut Scratch, output: &mut Output<'_>) {
-        let (n_embd, m) = (self.config.n_embd, wanted.len());
-        let Scratch { x, own, common, best, .. } = scratch;
+    /// Final norm and output matrix for some rows of the batch, `wanted` in number. The outputs have room for them, one output after another.
+    pub(crate) fn head(&self, wanted: &[usize], outputs: &mut [&mut Output<'_>], scratch: &mut Scratch) {
+        match outputs {
+            [Output::Logits(logits)] => self.logits(wanted, logits, scratch),
+            _ => {
+                let sinks = outputs.iter_mut().flat_map(|output| output.sinks(self.config.n_vocab)).collect();
+                self.sort(wanted, sinks, scratch);
+            }
+        }
+    }
+
+    /// All logits of the rows, computed where they are wanted.
+    fn logits(&self, wanted: &[usize], logits: &mut [f32], scratch: &mut Scratch) {
+        let (n_vocab, m) = (self.config.n_vocab, wanted.len());
+        let matrix = &self.weights.output;
+        let logits = Shared::new(logits);
+        self.with_normed(wanted, scratch, &|worker, packed, _| {
+            let panels = worker.share(matrix.panels());
+            let (from, to) = (panels.start * 16, (panels.end * 16).min(n_vocab));
+            // SAFETY: each worker writes the columns of its share of panels.
+            unsafe { self.product(matrix, panels, packed, &logits, (0, n_vocab), &[]) };
+            for r in 0..m {
+                // SAFETY: these columns are of this worker's share of panels.
+                self.cap(unsafe { logits.part(r * n_vocab + from..r * n_vocab + to) });
+            }
+        });
+    }
+
+    /// The rows piece by piece, each to its sink.
+    fn sort(&self, wanted: &[usize], mut sinks: Vec<Sink<'_>>, scratch: &mut Scratch) {
+        let m = wanted.len();
+        let matrix = &self.weights.output;
+        let mut best = std::mem::take(&mut scratch.best);
+        best.resize_with(self.pool.count(), WorkerBest::default);
+        {
+            let workers = Shared::new(&mut best);
+            let places: Vec<Place<'_>> = sinks.iter_mut().map(Place::new).collect();
+            self.with_normed(wanted, scratch, &|worker, packed, _| {
+                // SAFETY: element i belongs to worker i alone.
+                let own = &mut unsafe { workers.part(worker.index..worker.index + 1) }[0];
+                own.rows.clear();
+                own.rows.extend(places.iter().map(Place::best));
+                own.piece.resize(m * PIECE * 16, 0.0);
+                let panels = worker.share(matrix.panels());
+                for first in panels.clone().step_by(PIECE) {
+                    let last = panels.end.min(first + PIECE);
+                    let columns = first * 16..(last * 16).min(matrix.n);
+                    self.piece(matrix, first..last, packed, &mut own.piece);
+                    for ((row, best), place) in own.piece.chunks_exact_mut(PIECE * 16).zip(&mut own.rows).zip(&places) {
+                        let row = &mut row[..columns.len()];
+                        self.cap(row);
+                        match place {
+                            Place::Best(_) => best.scan(&self.set, row, columns.start as u32),
+                            // SAFETY: these columns are of this worker's share of panels.
+                            Place::Logits(logits) => unsafe { logits.part(columns.clone()) }.copy_from_slice(row),
+                        }
+                    }
+                }
+            });
+        }
+        for (r, sink) in sinks.iter_mut().enumerate() {
+            if let Sink::Best(result) = sink {
+                result.reset(result.k());
+                best.iter().for_each(|worker| result.merge(&worker.rows[r]));
+            }
+        }
+        scratch.best = best;
+    }
+
+    /// Runs a job with the rows' final norm, packed for the output matrix.
+    fn with_normed(&self, wanted: &[usize], scratch: &mut Scratch, job: &Job<'_>) {
+        let n_embd = self.config.n_embd;
+        let Scratch { x, own, common, .. } = scratch;
         let x = &*x;
         let norm = |r: usize, out: &mut [f32]| {
             let row = &x[wanted[r] * n_embd..(wanted[r] + 1) * n_embd];
             self.set.rms_norm(row, Some(&self.weights.output_norm), self.config.eps, out);
         };
-        let matrix = &self.weights.output;
-        let rows = (self.kinds([matrix]), m, n_embd);
-        match output {
-            Output::Logits(logits) => {
-                let n_vocab = self.config.n_vocab;
-                let logits = Shared::new(logits);
-                with_packed(&self.pool, &self.set, rows, &norm, own, common, &|worker, packed, _| {
-                    let panels = worker.share(matrix.panels());
-                    let (from, to) = (panels.start * 16, (panels.end * 16).min(n_vocab));
-                    // SAFETY: each worker writes the columns of its share of panels.
-                    unsafe { self.product(matrix, panels, packed, &logits, (0, n_vocab), &[]) };
-                    for r in 0..m {
-                        // SAFETY: as above.
-                        self.cap(unsafe { logits.part(r * n_vocab + from..r * n_vocab + to) });
-                    }
-                });
-            }
-            Output::Best(results) => {
-                best.resize_with(self.pool.count(), WorkerBest::default);
-                let workers = Shared::new(best);
-                let wanted = &**results;
-                with_packed(&self.pool, &self.set, rows, &norm, own, common, &|worker, packed, _| {
-                    // SAFETY: element i belongs to worker i alone.
-                    let own = &mut unsafe { workers.part(worker.index..worker.index + 1) }[0];
-                    own.rows.clear();
-                    own.rows.extend(wanted.iter().map(|best| Best::new(best.k())));
-                    own.piece.resize(m * PIECE * 16, 0.0);
-                    let panels = worker.share(matrix.panels());
-                    for first in panels.clone().step_by(PIECE) {
-                        let last = panels.end.min(first + PIECE);
-                        let columns = (last * 16).min(matrix.n) - first * 16;
-                        self.piece(matrix, first..last, packed, &mut own.piece);
-                        for (row, best) in own.piece.chunks_exact_mut(PIECE * 16).zip(&mut own.rows) {
-                            self.cap(&mut row[..columns]);
-                            best.scan(&self.set, &row[..columns], (first * 16) as u32);
-                        }
-                    }
-                });
-                for (r, result) in results.iter_mut().enumerate() {
-                    result.reset(result.k());
-                    best.iter().for_each(|worker| result.merge(&worker.rows[r]));
-                }
-            }
-        }
+        let rows = (self.kinds([&self.weights.output]), wanted.len(), n_embd);
+        with_packed(&self.pool, &self.set, rows, &norm, own, common, job);
     }
 
     /// Soft-caps logits, if the model does.
@@ -105,5 +152,26 @@ impl Model {
         if let Some(cap) = self.config.soft_cap {
             self.set.soft_cap(logits, cap);
         }
+    }
+}
+
+/// A sink as the workers of a job see it.
+enum Place<'a> {
+    Logits(Shared<'a, f32>),
+    /// So many greatest.
+    Best(usize),
+}
+
+impl<'a> Place<'a> {
+    fn new(sink: &'a mut Sink<'_>) -> Self {
+        match sink {
+            Sink::Logits(logits) => Place::Logits(Shared::new(logits)),
+            Sink::Best(best) => Place::Best(best.k()),
+        }
+    }
+
+    /// What a worker collects the greatest of the row in.
+    fn best(&self) -> Best {
+        Best::new(if let Place::Best(k) = self { *k } else { 0 })
     }
 }

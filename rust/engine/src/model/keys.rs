@@ -1,10 +1,10 @@
-//! Metadata keys of an architecture: who asks for one, and what happens to the rest.
+//! Metadata keys of an architecture: which of them the engine reads, and what happens to the rest.
 //!
 //! In: metadata, what a family asks for. Out: checked values, to [`super::config`].
 //!
 //! - **Q1** Each key is read through [`Keys`], which remembers it.
 //! - **Q2** In the end every key below the architecture's prefix was asked for, has no effect ([`INERT`]) or has the value that changes nothing
-//!   ([`NEUTRAL`]). Any other is an error that names it: what a file says and nobody reads would be computed wrongly in silence.
+//!   ([`NEUTRAL`]). Any other is an error that names it: what a file says and the engine does not read would be computed wrongly in silence.
 
 use std::cell::RefCell;
 use std::collections::HashSet;

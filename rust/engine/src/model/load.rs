@@ -3,7 +3,7 @@
 //! In: checked tensor descriptions. Out: one arena that holds every matrix as panels ([`quoth_kernels::format`]), and small vectors as floats.
 //!
 //! - **L1** The arena is as large as the tensors it holds (rows padded to 16): there is no second copy, and the file is not needed afterwards.
-//! - **L2** A tensor that the family wants and the file lacks, one of another shape, of a type that is not computed with, and one that nobody asked for are
+//! - **L2** A tensor that the family wants and the file lacks, one of another shape, of a type that is not computed with, and one that the family did not ask for are
 //!   errors by name, before anything is read.
 //! - **L3** A tensor that a family may have, all of its layers have or none: one that only some have is missing in the others.
 //! - **L4** Rows of q and k whose rotary pairs are adjacent are reordered here, so that the forward knows one layout.

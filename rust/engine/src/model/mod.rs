@@ -6,11 +6,13 @@
 //! | --- | --- |
 //! | [`config`], [`keys`], [`family`] | the numbers of a model; the metadata they come from; what differs between families |
 //! | [`load`], [`weights`] | tensors to panels; which tensor has which role |
+//! | [`digest`] | one number for all that decides the bits of a model's rows |
 //! | [`rope`], [`rows`] | rotary tables; activations packed for products |
 //! | [`forward`], [`attention`], [`feed`], [`experts`], [`per_layer`], [`head`] | rows through the layers |
 
 pub(crate) mod attention;
 pub mod config;
+mod digest;
 pub(crate) mod experts;
 pub mod family;
 pub(crate) mod feed;
@@ -23,15 +25,17 @@ pub(crate) mod rope;
 pub(crate) mod rows;
 pub(crate) mod weights;
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use quoth_kernels::KernelSet;
 
 pub use config::Config;
 pub use family::supported;
-pub use forward::{MAX_ROWS, Output, Scratch, Span, Want};
+pub use forward::{MAX_ROWS, Output, Scratch, Span, Taps, Want};
 
+use crate::cache::Meter;
 use crate::error::{Error, Result};
 use crate::gguf::GgufFile;
 use crate::limits;
@@ -57,10 +61,13 @@ pub struct Model {
     pub(crate) weights: Weights,
     pub(crate) arena: Arena,
     pub(crate) ropes: Vec<RopeTable>,
-    pub(crate) pool: Pool,
+    pub(crate) pool: Arc<Pool>,
+    /// What all caches of this model hold.
+    kv_meter: Arc<Meter>,
     pub(crate) set: KernelSet,
     n_ctx: usize,
     load_ns: u64,
+    digest: OnceLock<u128>,
 }
 
 impl std::fmt::Debug for Model {
@@ -100,13 +107,14 @@ impl Model {
         let config = Config::read(file, family)?;
         let mut plan = Plan::new(file, family.arch);
         let weights = Weights::plan(&mut plan, &config, family)?;
-        let pool = Pool::new(options.threads).map_err(|source| Error::Threads { count: options.threads, source })?;
+        let pool = pool(options.threads)?;
         let arena = plan.load(&pool, progress)?;
         let factors = weights.rope_factors.as_deref();
         let ropes = config.ropes.iter().map(|rope| RopeTable::new(rope, factors, options.n_ctx)).collect();
         let (set, n_ctx) = (options.kernels, options.n_ctx);
         let load_ns = start.elapsed().as_nanos() as u64;
-        Ok(Arc::new(Model { config, weights, arena, ropes, pool, set, n_ctx, load_ns }))
+        let (kv_meter, digest) = (Arc::default(), OnceLock::new());
+        Ok(Arc::new(Model { config, weights, arena, ropes, pool, kv_meter, set, n_ctx, load_ns, digest }))
     }
 
     /// The model in numbers.
@@ -134,6 +142,11 @@ impl Model {
         self.arena.bytes().len()
     }
 
+    /// Counts the blocks of all caches of this model.
+    pub fn kv_meter(&self) -> &Arc<Meter> {
+        &self.kv_meter
+    }
+
     /// What loading took.
     pub fn load_ns(&self) -> u64 {
         self.load_ns
@@ -143,4 +156,27 @@ impl Model {
     pub fn is_alive(&self) -> bool {
         self.pool.is_alive()
     }
+}
+
+/// The pools that models of this process hold, one for each number of threads.
+static POOLS: Mutex<Vec<Weak<Pool>>> = Mutex::new(Vec::new());
+/// The process that `POOLS` belongs to; 0 before the first model.
+static PROCESS: AtomicU32 = AtomicU32::new(0);
+
+/// The pool of so many threads that all models of this process share: a draft model runs on the cores of its target, and takes turns with it. A process that
+/// was forked from one with models makes a pool for each of its own: the lock may have been held at the fork, and the threads are the parent's.
+fn pool(threads: usize) -> Result<Arc<Pool>> {
+    let new = || Pool::new(threads).map(Arc::new).map_err(|source| Error::Threads { count: threads, source });
+    let process = std::process::id();
+    if PROCESS.compare_exchange(0, process, Ordering::SeqCst, Ordering::SeqCst).is_err_and(|owner| owner != process) {
+        return new();
+    }
+    let mut pools = POOLS.lock().unwrap_or_else(PoisonError::into_inner);
+    pools.retain(|pool| pool.strong_count() > 0);
+    if let Some(pool) = pools.iter().filter_map(Weak::upgrade).find(|pool| pool.count() == threads) {
+        return Ok(pool);
+    }
+    let pool = new()?;
+    pools.push(Arc::downgrade(&pool));
+    Ok(pool)
 }

@@ -102,7 +102,7 @@ impl Parts<'_> {
     /// Packs columns, whole blocks, of all rows. `source` writes those of row r to where it is told.
     ///
     /// # Safety
-    /// Nobody else may pack these columns.
+    /// No other thread may pack these columns.
     pub(crate) unsafe fn pack(
         &self,
         set: &KernelSet,

@@ -3,7 +3,7 @@
 //! Options are refused when a sampler is built; rows are refused when they are sampled, with the position they belong to.
 //!
 //! 1. A refused row leaves the caller's buffer as it was.
-//! 2. Numbers stay numbers; the text is made when someone prints it.
+//! 2. Numbers stay numbers; the text is made when the error is printed.
 
 use crate::error::ErrorKind;
 

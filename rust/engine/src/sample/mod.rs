@@ -4,7 +4,7 @@
 //! log-probabilities and top ids of the raw row, to callers and draft sources.
 //!
 //! The order, each step in its file:
-//! processor, biases, bans, penalties (`penalty`) → temperature ≤ 0: the highest logit, no draw → top-k (`topk`) → top-p,
+//! biases, bans, penalties (`penalty`) → temperature ≤ 0: the highest logit, no draw → top-k (`topk`) → top-p,
 //! min-p (`filter`) → one draw (`pick`) with a number from `rng`. `exp` and `mass` weigh and add; `scan` is the one
 //! pass over the row that all of them begin with.
 //!
@@ -15,8 +15,8 @@
 //! 4. Exact over the whole vocabulary: no step leaves out a token that its definition keeps.
 //! 5. The same bits on every platform: integers, IEEE 754 operations in a fixed order, and `libm` (which is such code too) for
 //!    one logarithm. No step depends on a vector width or on how the standard library sorts.
-//! 6. A NaN anywhere in the row, before or after the processor, is an error that names position and token; so is a row
-//!    where nothing is above -inf. A +inf is a token beside which finite ones have no probability.
+//! 6. A NaN anywhere in the row is an error that names position and token; so is a row where nothing is above -inf.
+//!    A +inf is a token beside which finite ones have no probability.
 //!
 //! Cost: one to three reads of the row and, without top-k, one exponential per token. Nothing is allocated once warm.
 
@@ -51,14 +51,6 @@ pub struct Picked {
     pub drew: bool,
 }
 
-/// Changes a row before anything else does: a grammar's mask, a caller's bias.
-///
-/// It may be asked about rows whose token is never committed, so the outcome must follow from its arguments.
-pub trait LogitProcessor {
-    /// Changes `row` (one logit per token of the vocabulary; -inf masks) given the committed tokens.
-    fn process(&mut self, history: &[u32], row: &mut [f32]);
-}
-
 /// Chooses tokens by one set of options.
 #[derive(Debug)]
 pub struct Sampler {
@@ -66,7 +58,6 @@ pub struct Sampler {
     n_vocab: usize,
     patches: penalty::Patches,
     picker: pick::Picker,
-    copy: Vec<f32>,
 }
 
 impl Sampler {
@@ -80,7 +71,6 @@ impl Sampler {
             n_vocab,
             patches: penalty::Patches::default(),
             picker: pick::Picker::default(),
-            copy: Vec::new(),
         })
     }
 
@@ -122,31 +112,6 @@ impl Sampler {
         self.patches.undo(row);
         // The token to name is looked for in the raw row.
         picked.map_err(|error| error.unwrap_or_else(|| pick::not_a_number(row, pos)))
-    }
-
-    /// As [`Sampler::sample`], after a processor has changed a copy of the row.
-    ///
-    /// # Errors
-    /// As [`Sampler::sample`]; a NaN may also be one that the processor wrote.
-    pub fn sample_with(
-        &mut self,
-        processor: &mut dyn LogitProcessor,
-        row: &[f32],
-        history: &[u32],
-        draw_index: u64,
-        pos: usize,
-    ) -> Result<Picked, SampleError> {
-        check_length(row, self.n_vocab, pos)?;
-        let mut copy = std::mem::take(&mut self.copy);
-        copy.clear();
-        copy.extend_from_slice(row);
-        // A processor may overwrite a NaN, so the raw row is looked at first.
-        let picked = self.picker.check(row, pos).and_then(|()| {
-            processor.process(history, &mut copy);
-            self.sample(&mut copy, history, draw_index, pos)
-        });
-        self.copy = copy;
-        picked
     }
 }
 

@@ -29,11 +29,6 @@ pub(super) struct Picker {
 }
 
 impl Picker {
-    /// Refuses a row with a NaN.
-    pub(super) fn check(&mut self, row: &[f32], pos: usize) -> Result<(), SampleError> {
-        scan(row, &mut self.maxima).map(|_| ()).ok_or_else(|| not_a_number(row, pos))
-    }
-
     /// Picks from a row that no longer changes. `u` is asked for at most once.
     pub(super) fn pick(
         &mut self,

@@ -5,7 +5,7 @@
 //!
 //! 1. `maxima[b]` is the highest value of `row[b·BLOCK ..]`, `BLOCK` long, the last block shorter.
 //! 2. A NaN anywhere is reported; the maxima are then of no use.
-//! 3. Maxima are exact, so their order of evaluation does not matter; only the sign of a zero may vary, and nobody asks it.
+//! 3. Maxima are exact, so their order of evaluation does not matter; only the sign of a zero may vary, and no caller looks at it.
 //!
 //! Cost: one read of the row. The loops are written over 16 lanes without branches, so that they vectorise.
 

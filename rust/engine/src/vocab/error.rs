@@ -13,9 +13,9 @@ pub enum VocabError {
     /// The kind of vocabulary is not known.
     #[error("vocabulary of the kind `{found}`, expected one of {known}")]
     UnknownModel { found: String, known: &'static str },
-    /// There are no tokens.
-    #[error("key `tokenizer.ggml.tokens` has 0 elements, expected at least 1")]
-    NoTokens,
+    /// There are no tokens, or too many.
+    #[error("key `tokenizer.ggml.tokens` has {found} elements, expected 1 to {limit}")]
+    TokenCount { found: usize, limit: usize },
     /// An array says something of each token, but not of all.
     #[error("key `{key}` has {found} elements, expected one for each of {n_vocab} tokens")]
     ShortArray { key: &'static str, n_vocab: usize, found: usize },

@@ -5,9 +5,9 @@
 //! E2  Generation ends at the ids that the file's keys name, at `TURN_ENDS` and `OTHER_ENDS`, and at `PERHAPS_ENDS` where
 //!     the token is of type control or unknown. Those are ordinary text elsewhere: `</s>` closes struck-out text in HTML.
 
+use super::TokenKind;
 use super::error::VocabError;
-use super::{TokenKind, Vocab};
-use crate::gguf::Metadata;
+use crate::gguf::{Metadata, Strings};
 
 /// Texts that end a turn, a message or a document, and that nobody writes by accident.
 const TURN_ENDS: [&str; 15] = [
@@ -32,9 +32,8 @@ const PERHAPS_ENDS: [&str; 6] = ["</s>", "<eos>", "<EOT>", "_<EOT>", "[EOT]", "[
 /// Texts behind which another file begins, or a tool speaks; not hidden by their name alone.
 const OTHER_ENDS: [&str; 5] = ["<|fim_pad|>", "<|fim_repo|>", "<|repo_name|>", "<|file_sep|>", "<|tool_response>"];
 
-/// Keys whose token ends a generation.
-const END_KEYS: [&str; 6] = [
-    "tokenizer.ggml.eos_token_id",
+/// Keys whose token ends a generation, beside the end of text.
+const END_KEYS: [&str; 5] = [
     "tokenizer.ggml.eot_token_id",
     "tokenizer.ggml.eom_token_id",
     "tokenizer.ggml.fim_pad_token_id",
@@ -42,45 +41,42 @@ const END_KEYS: [&str; 6] = [
     "tokenizer.ggml.fim_sep_token_id",
 ];
 
-/// Ids of tokens with a role; `None` where the file names none.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-#[allow(missing_docs, reason = "the names say it")]
-pub struct SpecialIds {
-    pub bos: Option<u32>,
-    pub eos: Option<u32>,
-    pub eot: Option<u32>,
-    pub eom: Option<u32>,
-    pub unk: Option<u32>,
-    pub sep: Option<u32>,
-    pub pad: Option<u32>,
-    pub cls: Option<u32>,
-    pub mask: Option<u32>,
+/// Keys whose token marks something, beside the beginning and the end of text; the third is spelled so in the format.
+const MARK_KEYS: [&str; 6] = [
+    "tokenizer.ggml.eot_token_id",
+    "tokenizer.ggml.eom_token_id",
+    "tokenizer.ggml.seperator_token_id",
+    "tokenizer.ggml.padding_token_id",
+    "tokenizer.ggml.cls_token_id",
+    "tokenizer.ggml.mask_token_id",
+];
+
+/// Ids of tokens with a role.
+#[derive(Debug)]
+pub(super) struct SpecialIds {
+    /// That end a generation.
+    ends: Vec<u32>,
+    /// That mark something and are not shown, for files without token types.
+    pub(super) marks: Vec<u32>,
 }
 
 impl SpecialIds {
     /// Reads the ids. One outside the vocabulary is refused for the beginning and the end of text; for others it means
-    /// none, as files name padding that the vocabulary lacks.
+    /// none, as files name padding that the vocabulary lacks. A value that is no whole number is refused for all.
     pub(super) fn read(meta: &Metadata, n_vocab: usize, llama: bool) -> Result<SpecialIds, VocabError> {
-        let id = |key| lenient_id(meta, key, n_vocab);
         let by_default = |id: u32| (llama && (id as usize) < n_vocab).then_some(id);
-        Ok(SpecialIds {
-            // The kind `llama` had these before the keys existed.
-            bos: strict_id(meta, "tokenizer.ggml.bos_token_id", n_vocab)?.or(by_default(1)),
-            eos: strict_id(meta, "tokenizer.ggml.eos_token_id", n_vocab)?.or(by_default(2)),
-            eot: id("tokenizer.ggml.eot_token_id"),
-            eom: id("tokenizer.ggml.eom_token_id"),
-            unk: id("tokenizer.ggml.unknown_token_id"),
-            // Spelled so in the format.
-            sep: id("tokenizer.ggml.seperator_token_id"),
-            pad: id("tokenizer.ggml.padding_token_id"),
-            cls: id("tokenizer.ggml.cls_token_id"),
-            mask: id("tokenizer.ggml.mask_token_id"),
-        })
-    }
-
-    /// The ids that mark something and are not shown, for files without token types.
-    pub(super) fn marks(&self) -> impl Iterator<Item = u32> {
-        [self.bos, self.eos, self.eot, self.eom, self.sep, self.pad, self.cls, self.mask].into_iter().flatten()
+        // The kind `llama` had these before the keys existed.
+        let bos = strict_id(meta, "tokenizer.ggml.bos_token_id", n_vocab)?.or(by_default(1));
+        let eos = strict_id(meta, "tokenizer.ggml.eos_token_id", n_vocab)?.or(by_default(2));
+        lenient_id(meta, "tokenizer.ggml.unknown_token_id", n_vocab)?;
+        let all = |first: &[Option<u32>], keys: &[&str]| -> Result<Vec<u32>, VocabError> {
+            let mut ids: Vec<u32> = first.iter().flatten().copied().collect();
+            for key in keys {
+                ids.extend(lenient_id(meta, key, n_vocab)?);
+            }
+            Ok(ids)
+        };
+        Ok(SpecialIds { ends: all(&[eos], &END_KEYS)?, marks: all(&[bos, eos], &MARK_KEYS)? })
     }
 }
 
@@ -97,8 +93,10 @@ fn strict_id(meta: &Metadata, key: &'static str, n_vocab: usize) -> Result<Optio
     }
 }
 
-fn lenient_id(meta: &Metadata, key: &str, n_vocab: usize) -> Option<u32> {
-    in_range(meta.get(key)?.as_int()?, n_vocab)
+fn lenient_id(meta: &Metadata, key: &str, n_vocab: usize) -> Result<Option<u32>, VocabError> {
+    let Some(value) = meta.get(key) else { return Ok(None) };
+    let Some(found) = value.as_int() else { return Ok(meta.get_u32(key)?) };
+    Ok(in_range(found, n_vocab))
 }
 
 /// Whether a token of this text ends a turn in every vocabulary that has it.
@@ -108,17 +106,16 @@ pub(super) fn ends_turn(text: &[u8]) -> bool {
 }
 
 /// The ids that end a generation, rising.
-pub(super) fn eog_ids(meta: &Metadata, vocab: &Vocab) -> Vec<u32> {
+pub(super) fn eog_ids(texts: Strings, kinds: &[TokenKind], special: &SpecialIds) -> Vec<u32> {
     let is = |text: &[u8], names: &[&str]| names.iter().any(|name| name.as_bytes() == text);
-    let mut ids: Vec<u32> = END_KEYS.iter().filter_map(|key| lenient_id(meta, key, vocab.n_vocab())).collect();
-    ids.extend(vocab.special().eos);
+    let mut ids = special.ends.clone();
     let (mut returns, mut calls, mut many_calls, mut flushes) = (false, false, false, false);
     let mut message_end = None;
-    for (id, text) in (0u32..).zip(vocab.texts().iter()) {
+    for ((id, text), kind) in (0u32..).zip(texts.iter()).zip(kinds) {
         if !matches!(text.first(), Some(b'<' | b'[' | b'_')) {
             continue;
         }
-        let marked = matches!(vocab.kind(id), Some(TokenKind::Control | TokenKind::Unknown));
+        let marked = kind.is_hidden();
         if ends_turn(text) || is(text, &OTHER_ENDS) || marked && is(text, &PERHAPS_ENDS) {
             ids.push(id);
         }

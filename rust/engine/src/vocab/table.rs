@@ -1,7 +1,5 @@
 //! Many short byte strings in one allocation.
 
-use crate::gguf::Strings;
-
 /// Strings by index: one blob and where each ends. Holds less than 4 GiB of text, as every GGUF header does.
 #[derive(Debug, Clone, Default)]
 pub struct StringTable {
@@ -10,13 +8,6 @@ pub struct StringTable {
 }
 
 impl StringTable {
-    /// A copy of strings of a file.
-    pub(super) fn copy(strings: Strings) -> StringTable {
-        let mut table = StringTable::with_capacity(strings.len(), strings.iter().map(<[u8]>::len).sum());
-        strings.iter().for_each(|s| table.push(|blob| blob.extend_from_slice(s)));
-        table
-    }
-
     pub(super) fn with_capacity(strings: usize, bytes: usize) -> StringTable {
         StringTable { blob: Vec::with_capacity(bytes), ends: Vec::with_capacity(strings) }
     }

@@ -40,7 +40,7 @@ unsafe impl GlobalAlloc for Counting {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(layout.size() as isize);
-        // SAFETY: as above.
+        // SAFETY: the caller's promise about `layout` is passed on.
         unsafe { System.alloc_zeroed(layout) }
     }
 
@@ -54,7 +54,7 @@ unsafe impl GlobalAlloc for Counting {
         // Both may exist for a moment.
         count(size as isize);
         count(-(layout.size() as isize));
-        // SAFETY: as above.
+        // SAFETY: `at` came from the system's allocator with this layout, and the caller's promise about `size` is passed on.
         unsafe { System.realloc(at, layout, size) }
     }
 }

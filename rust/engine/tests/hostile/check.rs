@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quoth_draft::{Cascade, CascadeOptions, CostTable, Gate};
+use quoth_draft::{Cascade, CascadeOptions, CostTable, Gate, GateOptions};
 use quoth_engine::Error;
 use quoth_engine::decode::{Decoder, Request, Speculation};
 use quoth_engine::gguf::{GgufError, GgufFile};
@@ -126,8 +126,7 @@ fn spelled(vocab: &Vocab) {
     detokenizer.finish(&mut text);
     assert!(vocab.kind(n).is_none() && vocab.token_bytes(n).is_empty());
     assert!(vocab.eog_ids().iter().all(|id| *id < n));
-    let special = vocab.special();
-    assert!([special.bos, special.eos, special.pad, special.unk].iter().flatten().all(|id| *id < n));
+    assert!(vocab.suppressed().iter().all(|id| *id < n));
 }
 
 /// A model that loaded: rows twice over, and tokens with and without guesses.
@@ -151,12 +150,14 @@ fn run(model: &Arc<Model>, vocab: Option<Arc<Vocab>>, outcome: &mut Outcome) {
     let decoded = |guess: bool| -> Result<Vec<u32>, Error> {
         let costs = CostTable::default();
         let speculation = guess.then(|| Speculation {
-            source: Box::new(Cascade::new(n_vocab, CascadeOptions::for_costs(&costs)).unwrap()),
-            gate: Gate::new(costs, Default::default()).unwrap(),
+            source: Box::new(Cascade::new(n_vocab, CascadeOptions::default()).unwrap()),
+            gate: Gate::new(GateOptions::default()).unwrap(),
+            costs: costs.into(),
             max_draft: 8,
         });
-        let mut decoder = Decoder::new(model.clone(), vocab.clone(), KvKind::F16, Sampling::default(), speculation)?;
+        let mut decoder = Decoder::new(model.clone(), vocab.clone(), KvKind::F16, speculation)?;
         let request = Request {
+            sampling: Sampling::default(),
             max_tokens: 6,
             stop_ids: Vec::new(),
             stop_at_eog: true,

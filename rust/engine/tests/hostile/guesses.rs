@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use quoth_draft::{CostPoint, CostTable, DraftSource, Gate, GateOptions, SourceError, TopkRow};
+use quoth_draft::{Budget, CostPoint, CostTable, Draft, DraftSource, Gate, GateOptions, SourceError, TopkRow};
 use quoth_engine::decode::{Decoder, Request, Speculation};
 use quoth_engine::gguf::GgufFile;
 use quoth_engine::model::{LoadOptions, Model};
@@ -37,7 +37,8 @@ impl Random {
 }
 
 impl DraftSource for Random {
-    fn suggest(&mut self, context: &[u32], max_tokens: usize, out: &mut Vec<u32>) -> Result<(), SourceError> {
+    fn suggest(&mut self, context: &[u32], budget: Budget<'_>, draft: &mut Draft) -> Result<(), SourceError> {
+        let (max_tokens, out) = (budget.max_tokens, &mut draft.tokens);
         let known = self.right.iter().skip(context.len().saturating_sub(self.prompt));
         let wild = self.dice.once_in(6);
         let n = if wild { self.dice.below(3 * max_tokens + 2) } else { self.dice.below(max_tokens + 1) };
@@ -102,7 +103,7 @@ fn acts(dice: &mut Dice, n_vocab: usize) -> Vec<Act> {
 }
 
 /// Everything that a caller sees, as text.
-fn play(decoder: Decoder, acts: &[Act], extend: bool) -> (Vec<String>, u64) {
+fn play(decoder: Decoder, sampling: &Sampling, acts: &[Act], extend: bool) -> (Vec<String>, u64) {
     let (mut seen, mut decoder, mut accepted) = (Vec::new(), decoder, 0);
     for act in acts {
         match act {
@@ -121,6 +122,7 @@ fn play(decoder: Decoder, acts: &[Act], extend: bool) -> (Vec<String>, u64) {
                 // A later request goes on from what was said, as chats do.
                 let prompt = if extend { [decoder.history(), prompt].concat() } else { prompt.clone() };
                 let request = Request {
+                    sampling: sampling.clone(),
                     max_tokens: *max_tokens,
                     stop_ids: vec![5],
                     stop_at_eog: true,
@@ -149,7 +151,8 @@ fn play(decoder: Decoder, acts: &[Act], extend: bool) -> (Vec<String>, u64) {
             }
         }
         let (history, cache) = (decoder.history().len(), decoder.cache().len());
-        assert!(history == cache + 1 || (history == 0 && cache == 0), "I1: {history} tokens, {cache} cached");
+        // The tiny models have windows, so a cache may hold less than the history after going back.
+        assert!(history > cache || (history == 0 && cache == 0), "I1: {history} tokens, {cache} cached");
     }
     (seen, accepted)
 }
@@ -178,10 +181,8 @@ fn whatever_a_source_answers_the_tokens_are_those_of_a_decoder_that_does_not_gue
             } else {
                 Sampling { temperature: 0.9, top_k: 5, seed: number, ..Sampling::default() }
             };
-            let decoder = |speculation| {
-                Decoder::new(model.clone(), vocab.clone(), KvKind::F16, sampling.clone(), speculation).unwrap()
-            };
-            let (plain, _) = play(decoder(None), &acts, extend);
+            let decoder = |speculation| Decoder::new(model.clone(), vocab.clone(), KvKind::F16, speculation).unwrap();
+            let (plain, _) = play(decoder(None), &sampling, &acts, extend);
             // What came after the first request that was answered, so that guesses are right now and then.
             let first =
                 acts.iter().find_map(|act| if let Act::Ask(p, n, ..) = act { Some((p.clone(), *n)) } else { None });
@@ -189,6 +190,7 @@ fn whatever_a_source_answers_the_tokens_are_those_of_a_decoder_that_does_not_gue
             let mut oracle = decoder(None);
             let mut right = Vec::new();
             let request = Request {
+                sampling: sampling.clone(),
                 max_tokens: n.max(1),
                 stop_ids: Vec::new(),
                 stop_at_eog: false,
@@ -215,9 +217,14 @@ fn whatever_a_source_answers_the_tokens_are_those_of_a_decoder_that_does_not_gue
                 ..GateOptions::default()
             };
             let costs = CostTable::new(vec![CostPoint { k: 1, cost: 1.0 }], "a test").unwrap();
-            let gate = Gate::new(costs, open).unwrap();
-            let (guessed, hits) =
-                play(decoder(Some(Speculation { source: Box::new(source), gate, max_draft })), &acts, extend);
+            let gate = Gate::new(open).unwrap();
+            let costs = costs.into();
+            let (guessed, hits) = play(
+                decoder(Some(Speculation { source: Box::new(source), gate, costs, max_draft })),
+                &sampling,
+                &acts,
+                extend,
+            );
             assert_eq!(plain, guessed, "conversation {number}: {acts:?}");
             accepted += hits;
             asked += plain.len();

@@ -9,6 +9,7 @@
 //! | `check` | a file through all that reads it: header, vocabulary, model, decoding |
 //! | `files` | all of it, counted |
 //! | `text` | detokenizer and stops on random vocabularies and bytes |
+//! | `prefixes` | files of stored prefixes |
 //! | `guesses` | the decode loop with sources that answer at random |
 //!
 //! - **Z1** Each file costs less than 100 MB and less than 1 s, and ends in a named error or a working model. Nothing panics.
@@ -25,5 +26,6 @@ mod dice;
 mod files;
 mod guesses;
 mod parts;
+mod prefixes;
 mod seeds;
 mod text;

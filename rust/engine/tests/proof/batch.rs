@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use crate::models::{Dice, FAMILIES, Made, Spec};
 use proptest::prelude::*;
-use quoth_engine::cache::KvCache;
-use quoth_engine::model::{Model, Output, Scratch, Span, Want};
+use quoth_engine::model::{Model, Output, Scratch, Span, Taps, Want};
 use quoth_engine::session::Session;
+use quoth_engine::state::State;
 use quoth_kernels::attend::{CHUNK, KvKind};
 use quoth_kernels::top::Best;
 use quoth_kernels::{Format, KernelSet};
@@ -19,6 +19,27 @@ pub(crate) type Bits = Vec<u32>;
 
 pub(crate) fn bits(row: &[f32]) -> Bits {
     row.iter().map(|x| x.to_bits()).collect()
+}
+
+/// One forward of all states with their new tokens; the wanted rows one span after another.
+fn forward(
+    model: &Model,
+    states: &mut [State],
+    spans: &[(Vec<u32>, Vec<u32>)],
+    want: Want,
+    scratch: &mut Scratch,
+    mut rows: &mut [f32],
+) {
+    let n_vocab = model.config().n_vocab;
+    let mut together: Vec<Span<'_>> = states
+        .iter_mut()
+        .zip(spans)
+        .map(|(state, (_, tokens))| {
+            let own = rows.split_off_mut(..want.rows(tokens.len()) * n_vocab).unwrap();
+            Span { state, tokens, rows: want, output: Output::Logits(own), taps: Taps::none() }
+        })
+        .collect();
+    model.forward(&mut together, scratch).unwrap();
 }
 
 /// Appends tokens and gives all their rows.
@@ -132,33 +153,30 @@ fn spans_in_one_forward_are_what_each_is_alone() {
             let model = made.load(set, threads, 256);
             let mut sessions: Vec<Session> = Vec::new();
             let mut alone: Vec<Bits> = Vec::new();
-            let mut caches: Vec<KvCache> = Vec::new();
+            let mut states: Vec<State> = Vec::new();
             for (before, new) in &spans {
                 let mut session = Session::new(model.clone(), kind).unwrap();
                 if !before.is_empty() {
                     feed(&mut session, before);
                 }
-                caches.push(session.cache().copy_prefix(before.len()).unwrap());
+                states.push(session.state().fork(before.len()).unwrap());
                 alone.extend(feed(&mut session, new));
                 sessions.push(session);
             }
             let mut scratch = Scratch::default();
-            let mut together: Vec<Span<'_>> =
-                caches.iter_mut().zip(&spans).map(|(cache, (_, tokens))| Span { cache, tokens }).collect();
             let mut rows = vec![0.0; alone.len() * 300];
-            model.forward(&mut together, Want::All, &mut scratch, Output::Logits(&mut rows)).unwrap();
+            forward(&model, &mut states, &spans, Want::All, &mut scratch, &mut rows);
             let rows: Vec<Bits> = rows.chunks_exact(300).map(bits).collect();
             assert_same(&alone, &rows, || format!("{set:?}, {kind:?}, {threads} threads"));
-            for ((cache, session), (before, new)) in caches.iter().zip(&sessions).zip(&spans) {
+            for ((state, session), (before, new)) in states.iter().zip(&sessions).zip(&spans) {
+                let cache = state.kv();
                 assert!(cache.len() == before.len() + new.len() && cache.same_prefix(session.cache(), cache.len()));
             }
             // The last rows alone, in the same order.
-            let mut again: Vec<KvCache> =
-                caches.iter().zip(&spans).map(|(c, (before, _))| c.copy_prefix(before.len()).unwrap()).collect();
-            let mut together: Vec<Span<'_>> =
-                again.iter_mut().zip(&spans).map(|(cache, (_, tokens))| Span { cache, tokens }).collect();
+            let mut again: Vec<State> =
+                states.iter().zip(&spans).map(|(state, (before, _))| state.fork(before.len()).unwrap()).collect();
             let mut last = vec![0.0; spans.len() * 300];
-            model.forward(&mut together, Want::Last, &mut scratch, Output::Logits(&mut last)).unwrap();
+            forward(&model, &mut again, &spans, Want::Last, &mut scratch, &mut last);
             let ends = spans.iter().scan(0, |end, (_, new)| {
                 *end += new.len();
                 Some(*end - 1)
@@ -250,15 +268,19 @@ fn the_greatest_of_a_row_are_those_of_its_logits_whether_or_not_the_row_is_writt
             for threads in [1, 2, 3, 7] {
                 let model = made.load(set, threads, 64);
                 let n_vocab = model.config().n_vocab;
-                let mut cache = KvCache::new(model.config(), KvKind::F16, 64).unwrap();
+                let mut state = State::new(&model, KvKind::F16).unwrap();
                 let mut scratch = Scratch::default();
                 let mut logits = vec![0.0; tokens.len() * n_vocab];
-                let mut span = [Span { cache: &mut cache, tokens: &tokens }];
-                model.forward(&mut span, Want::All, &mut scratch, Output::Logits(&mut logits)).unwrap();
-                cache.truncate(0).unwrap();
+                let output = Output::Logits(&mut logits);
+                let taps = Taps::none();
+                let mut span = [Span { state: &mut state, tokens: &tokens, rows: Want::All, output, taps }];
+                model.forward(&mut span, &mut scratch).unwrap();
+                state.truncate(0).unwrap();
                 let mut best = vec![Best::new(5); tokens.len()];
-                let mut span = [Span { cache: &mut cache, tokens: &tokens }];
-                model.forward(&mut span, Want::All, &mut scratch, Output::Best(&mut best)).unwrap();
+                let output = Output::Best(&mut best);
+                let taps = Taps::none();
+                let mut span = [Span { state: &mut state, tokens: &tokens, rows: Want::All, output, taps }];
+                model.forward(&mut span, &mut scratch).unwrap();
                 for (row, best) in logits.chunks_exact(n_vocab).zip(&best) {
                     let mut ids: Vec<u32> = (0..n_vocab as u32).collect();
                     ids.sort_by(|a, b| row[*b as usize].total_cmp(&row[*a as usize]).then(a.cmp(b)));

@@ -6,7 +6,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use quoth_draft::{Cascade, CascadeOptions, CostTable, DraftSource, SourceError, SourceStats, TopkRow};
+use quoth_draft::{Budget, Cascade, CascadeOptions, Draft, DraftSource, Part, SourceError, TopkRow};
 
 use crate::models::Dice;
 
@@ -19,7 +19,7 @@ pub(crate) enum Method {
     Rebuild,
 }
 
-/// Who drafts.
+/// How a source drafts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Role {
     /// Knows the plain stream.
@@ -83,7 +83,8 @@ impl Actor {
 }
 
 impl DraftSource for Actor {
-    fn suggest(&mut self, context: &[u32], max_tokens: usize, out: &mut Vec<u32>) -> Result<(), SourceError> {
+    fn suggest(&mut self, context: &[u32], budget: Budget<'_>, draft: &mut Draft) -> Result<(), SourceError> {
+        let (max_tokens, out) = (budget.max_tokens, &mut draft.tokens);
         self.drafts += 1;
         let known: Vec<u32> = self.knowledge(context).to_vec();
         let right = known.iter().copied().take(max_tokens);
@@ -196,17 +197,19 @@ impl Witness {
 }
 
 impl DraftSource for Witness {
-    fn suggest(&mut self, context: &[u32], max_tokens: usize, out: &mut Vec<u32>) -> Result<(), SourceError> {
+    fn suggest(&mut self, context: &[u32], budget: Budget<'_>, draft: &mut Draft) -> Result<(), SourceError> {
+        let max_tokens = budget.max_tokens;
         {
             let mut book = self.enter();
             book.suggests += 1;
             book.step = context.last().copied().into_iter().collect();
             let same = book.seen == context;
             book.expect(same, || format!("a context of {} tokens that was not observed so", context.len()));
-            book.expect(out.is_empty() && max_tokens > 0, || format!("asked for {max_tokens} into {out:?}"));
+            let fresh = *draft == Draft::default() && budget.extra.len() == max_tokens + 1;
+            book.expect(fresh && max_tokens > 0, || format!("asked for {max_tokens} into {draft:?}"));
         }
-        let result = self.inner.suggest(context, max_tokens, out);
-        self.book.lock().unwrap().pending = result.is_ok().then(|| (context.len(), max_tokens, out.clone()));
+        let result = self.inner.suggest(context, budget, draft);
+        self.book.lock().unwrap().pending = result.is_ok().then(|| (context.len(), max_tokens, draft.tokens.clone()));
         self.note(result)
     }
 
@@ -266,18 +269,15 @@ impl DraftSource for Witness {
         self.note(result)
     }
 
-    fn stats(&self) -> Vec<SourceStats> {
-        self.inner.stats()
+    fn parts(&self) -> Vec<Part> {
+        self.inner.parts()
     }
 }
 
 /// An actor behind a witness, and the witness' book.
 pub(crate) fn hire(role: Role, streams: &[Vec<u32>], n_vocab: usize) -> (Box<dyn DraftSource>, Arc<Mutex<Book>>) {
     let inner: Box<dyn DraftSource> = match role {
-        Role::Cascade => {
-            let options = CascadeOptions::for_costs(&CostTable::default());
-            Box::new(Cascade::new(n_vocab, options).unwrap())
-        }
+        Role::Cascade => Box::new(Cascade::new(n_vocab, CascadeOptions::default()).unwrap()),
         _ => Box::new(Actor { role, streams: streams.to_vec(), n_vocab, calls: [0; 4], drafts: 0 }),
     };
     let book = Arc::new(Mutex::new(Book::default()));

@@ -142,7 +142,7 @@ fn a_stop_text_ends_it_at_the_token_that_completes_it_wherever_tokens_and_drafts
 /// Whether the last step of a run left drafted tokens unverified.
 fn run_steps(rig: &Rig, stream: &[u32], wanted: &Request, role: Role, max_draft: usize) -> bool {
     let mut other = rig.acted(role, &[stream.to_vec()], max_draft);
-    let mut step = other.decoder.begin(&PROMPT, wanted.clone(), &mut |_, _| true).unwrap();
+    let mut step = other.begin(&PROMPT, wanted.clone(), &mut |_, _| true).unwrap();
     while step.finish.is_none() {
         step = other.decoder.step().unwrap();
     }
@@ -294,7 +294,7 @@ proptest! {
             let wanted = Request { stop_ids: turn.stop_ids.clone(), stop_at_eog: turn.eog, logprobs: turn.logprobs, ..with_texts(turn.max_tokens, &texts) };
             if let Some(seed) = turn.seed {
                 rig.sampling.seed = seed;
-                plain.decoder.set_sampling(rig.sampling.clone()).unwrap();
+                plain.sampling = rig.sampling.clone();
             }
             streams.push(rig.stream(&prompt, turn.max_tokens + 20));
             let run = plain.run(&prompt, wanted.clone());
@@ -307,11 +307,11 @@ proptest! {
             let mut other = rig.acted(role, &streams, max_draft);
             for (i, (prompt, wanted, expected, sampling, leave_after)) in script.iter().enumerate() {
                 let what = format!("{role:?}, turn {i} of {turns:?}");
-                other.decoder.set_sampling(sampling.clone()).unwrap();
+                other.sampling = sampling.clone();
                 // Perhaps begun once before, and left.
                 if *leave_after < usize::MAX {
                     let mut left = Run::default();
-                    left.take(other.decoder.begin(prompt, wanted.clone(), &mut |_, _| true).unwrap());
+                    left.take(other.begin(prompt, wanted.clone(), &mut |_, _| true).unwrap());
                     other.go_on(&mut left, *leave_after);
                     assert!(expected.tokens.starts_with(&left.tokens), "{what}: left");
                 }

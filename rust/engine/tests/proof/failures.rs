@@ -3,6 +3,7 @@
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
+use quoth_engine::decode::Request;
 use quoth_engine::decode::probe::Part;
 use quoth_engine::sample::Sampling;
 use quoth_engine::{Error, ErrorKind};
@@ -66,7 +67,7 @@ fn run_through(other: &mut Watched, plain: &Plain, what: &str) -> (Run, usize) {
     let mut begun = false;
     while !begun {
         other.log.lock().unwrap().rows.clear();
-        match other.decoder.begin(&PROMPT, request(N), &mut |_, _| true) {
+        match other.begin(&PROMPT, request(N), &mut |_, _| true) {
             Ok(step) => {
                 run.take(step);
                 begun = true;
@@ -115,7 +116,7 @@ fn tokens_that_a_failing_step_had_committed_are_handed_out_before_the_error() {
     let mut other = rig.acted(Role::Perfect, &plain.streams, 8);
     // The prompt's pass and sample, the step's two parts, then the rows: the fifth of nine fails.
     other.log.lock().unwrap().plan = Some((4 + 4, Mishap::Error));
-    other.decoder.begin(&PROMPT, request(N), &mut |_, _| true).unwrap();
+    other.begin(&PROMPT, request(N), &mut |_, _| true).unwrap();
     let step = other.decoder.step().unwrap();
     assert_eq!((step.tokens.as_slice(), step.accepted, step.finish), (&plain.first.tokens[1..5], 4, None));
     assert!(other.decoder.step().unwrap_err().to_string().contains("Sample { row: 4 }"));
@@ -223,7 +224,7 @@ fn rows_that_are_not_numbers_are_an_error_at_their_place_and_the_next_turn_is_pl
                 other.assert_same_state(&fresh, &what);
             }
         }
-        // Drafting the broken token where it does not come disturbs nobody.
+        // Drafting the broken token where it does not come changes nothing.
         let poisoned = broken.made.spec.poisoned[0];
         let mut quiet = broken.plain();
         let expected = quiet.run(&PROMPT, request(6));
@@ -244,7 +245,7 @@ fn a_consumer_may_leave_after_any_step_and_come_back_with_any_prompt() {
                 let what = format!("{role:?}, left after {steps} steps, way {way}");
                 let mut other = rig.acted(role, &plain.streams, 5);
                 let mut run = Run::default();
-                run.take(other.decoder.begin(&PROMPT, request(N), &mut |_, _| true).unwrap());
+                run.take(other.begin(&PROMPT, request(N), &mut |_, _| true).unwrap());
                 other.go_on(&mut run, steps);
                 assert_verified(&plain.after, &other, &what);
                 other.assert_contract(&what);
@@ -288,7 +289,7 @@ fn a_prompt_that_is_stopped_or_fails_between_passes_leaves_a_prefix_and_can_be_g
             if fails {
                 other.log.lock().unwrap().plan = Some((stop_after / 512, Mishap::Error));
             }
-            let error = other.decoder.begin(&prompt, request(10), &mut |done, all| {
+            let error = other.begin(&prompt, request(10), &mut |done, all| {
                 assert_eq!(all, 1200);
                 fails || done != stop_after
             });
@@ -310,14 +311,14 @@ fn requests_that_make_no_sense_change_nothing_and_leave_the_one_under_way() {
     let plain = Plain::new(&rig);
     let mut other = rig.acted(Role::Perfect, &plain.streams, 3);
     let mut run = Run::default();
-    run.take(other.decoder.begin(&PROMPT, request(N), &mut |_, _| true).unwrap());
+    run.take(other.begin(&PROMPT, request(N), &mut |_, _| true).unwrap());
     other.go_on(&mut run, 2);
-    let mut refused = |prompt: &[u32], request| other.decoder.begin(prompt, request, &mut |_, _| true).unwrap_err();
+    let mut refused = |prompt: &[u32], request| other.begin(prompt, request, &mut |_, _| true).unwrap_err();
     assert!(matches!(refused(&[], request(5)), Error::EmptyPrompt));
     assert!(matches!(refused(&[1, 2, 97], request(5)), Error::TokenRange { token: 97, pos: 2, last: 96 }));
     assert!(matches!(refused(&[1; 65], request(5)), Error::ContextFull { cached: 0, asked: 65, n_ctx: 64 }));
     assert!(matches!(refused(&[1], request(0)), Error::Option { what: "max_tokens", .. }));
-    let stop = quoth_engine::decode::Request { stop_ids: vec![97], ..request(5) };
+    let stop = Request { stop_ids: vec![97], ..request(5) };
     assert!(matches!(refused(&[1], stop), Error::Option { what: "stop", .. }));
     other.go_on(&mut run, usize::MAX);
     assert_same_run(&plain.first, &run, "after requests that were refused");
@@ -330,12 +331,13 @@ fn a_fork_goes_its_own_way_and_the_origin_goes_on() {
     let plain = Plain::new(&rig);
     let mut origin = rig.acted(Role::Perfect, &plain.streams, 4);
     let mut run = Run::default();
-    run.take(origin.decoder.begin(&PROMPT, request(N), &mut |_, _| true).unwrap());
+    run.take(origin.begin(&PROMPT, request(N), &mut |_, _| true).unwrap());
     origin.go_on(&mut run, 2);
     let mut fork = origin.decoder.fork(None).unwrap();
     assert!(fork.step().is_err(), "a fork has no request under way");
     let prompt: Vec<u32> = fork.history().iter().copied().chain([70]).collect();
-    let mut tokens = fork.begin(&prompt, request(10), &mut |_, _| true).unwrap().tokens;
+    let wanted = Request { sampling: warm(8), ..request(10) };
+    let mut tokens = fork.begin(&prompt, wanted, &mut |_, _| true).unwrap().tokens;
     while tokens.len() < 10 {
         tokens.extend(fork.step().unwrap().tokens);
     }
@@ -368,8 +370,8 @@ fn sampling_options_count_from_the_next_request_on() {
     let plain = Plain::new(&rig);
     let mut other = rig.acted(Role::Perfect, &plain.streams, 4);
     let mut run = Run::default();
-    run.take(other.decoder.begin(&PROMPT, request(N), &mut |_, _| true).unwrap());
-    other.decoder.set_sampling(warm(99)).unwrap();
+    run.take(other.begin(&PROMPT, request(N), &mut |_, _| true).unwrap());
+    other.sampling = warm(99);
     other.go_on(&mut run, usize::MAX);
     assert_same_run(&plain.first, &run, "options changed in the middle");
     let fresh = Rig {
@@ -381,7 +383,9 @@ fn sampling_options_count_from_the_next_request_on() {
         blind: false,
     };
     assert_same_run(&fresh.plain().run(&PROMPT, request(N)), &other.run(&PROMPT, request(N)), "the next request");
-    assert!(other.decoder.set_sampling(Sampling { top_p: 2.0, ..warm(1) }).is_err());
+    other.sampling = Sampling { top_p: 2.0, ..warm(1) };
+    assert!(other.begin(&PROMPT, request(N), &mut |_, _| true).is_err());
+    other.sampling = warm(99);
     assert_same_run(
         &fresh.plain().run(&PROMPT, request(N)),
         &other.run(&PROMPT, request(N)),

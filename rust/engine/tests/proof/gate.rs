@@ -1,6 +1,8 @@
 //! Obligation 5: the gate decides whether to guess, never what is committed. Streams are identical while it trips, backs off, probes and opens again.
 
-use quoth_draft::{CostPoint, CostTable, Gate, GateOptions, GateReason, GateState, GateStats};
+use quoth_draft::{
+    CostModel, CostOptions, CostPoint, CostTable, Costs, Gate, GateOptions, GateReason, GateState, GateStats,
+};
 use quoth_engine::decode::{Clock, Speculation};
 use quoth_engine::sample::Sampling;
 
@@ -11,7 +13,7 @@ const PROMPT: [u32; 5] = [20, 21, 22, 20, 21];
 const N: usize = 120;
 
 /// Time stands still but for forwards, which the probe counts.
-struct ByForwards(Shared<Log>);
+pub(crate) struct ByForwards(pub(crate) Shared<Log>);
 
 impl Clock for ByForwards {
     fn now_ns(&mut self) -> u64 {
@@ -34,7 +36,7 @@ impl Clock for Ticking {
 enum Time {
     Still,
     /// A row more costs half a plain step.
-    Dear,
+    Slow,
     Ticking,
 }
 
@@ -53,10 +55,14 @@ fn quick() -> GateOptions {
         max_debt: 0.5,
         credit: 2.0,
         loss_share: 1.0,
-        baseline_after: 4,
-        baseline_every: 8,
         ..GateOptions::default()
     }
+}
+
+/// Costs that often ask for a plain step.
+fn inquiring(table: &CostTable) -> Costs {
+    let options = CostOptions { baseline_after: 4, baseline_every: 8, ..CostOptions::default() };
+    CostModel::with_options(table.clone(), options).unwrap().into()
 }
 
 /// A run behind a gate equals the plain one; what the gate did.
@@ -71,10 +77,10 @@ fn through(
     let what = format!("{role:?}, {time:?}, {options:?}");
     let mut plain = rig.plain();
     let expected = plain.run(&PROMPT, request(N));
-    let mut other = rig.gated(role, streams, 12, Gate::new(costs.clone(), options).unwrap());
+    let mut other = rig.gated(role, streams, 12, Gate::new(options).unwrap(), inquiring(costs));
     match time {
         Time::Still => other.decoder.set_clock(Box::new(ByForwards(other.log.clone()))),
-        Time::Dear => {
+        Time::Slow => {
             other.log.lock().unwrap().forward_ns = Some(|rows| 1_000 + 500 * (rows as u64 - 1));
             other.decoder.set_clock(Box::new(ByForwards(other.log.clone())));
         }
@@ -95,14 +101,14 @@ fn streams_are_the_same_while_the_gate_trips_backs_off_probes_and_opens_again() 
     for temperature in [0.0, 0.8] {
         let rig = Rig::tiny(160, Sampling { temperature, ..warm(3) }).blindly();
         let streams = [rig.stream(&PROMPT, N + 20)];
-        let dear = table(&[(1, 1.5), (4, 2.0), (8, 4.0)]);
+        let high = table(&[(1, 1.5), (4, 2.0), (8, 4.0)]);
         let mut all = Vec::new();
         for role in
             [Role::Perfect, Role::Garbage, Role::Alternating, Role::Silent, Role::Late(70), Role::Cascade, Role::Lying]
         {
-            for time in [Time::Still, Time::Dear, Time::Ticking] {
+            for time in [Time::Still, Time::Slow, Time::Ticking] {
                 for adapt_budget in [false, true] {
-                    for costs in [&dear, &free()] {
+                    for costs in [&high, &free()] {
                         let options = GateOptions { adapt_budget, ..quick() };
                         all.push((role, time, through(&rig, role, &streams, options, costs, time)));
                     }
@@ -139,7 +145,7 @@ fn streams_are_the_same_while_the_gate_trips_backs_off_probes_and_opens_again() 
 fn the_same_times_give_the_same_decisions() {
     let rig = Rig::tiny(160, warm(3));
     let streams = [rig.stream(&PROMPT, N + 20)];
-    for time in [Time::Still, Time::Dear, Time::Ticking] {
+    for time in [Time::Still, Time::Slow, Time::Ticking] {
         let run = || through(&rig, Role::Alternating, &streams, quick(), &table(&[(1, 1.2), (8, 2.0)]), time);
         assert_eq!(run(), run(), "{time:?}");
     }
@@ -149,8 +155,9 @@ fn the_same_times_give_the_same_decisions() {
 fn a_gate_that_was_closed_in_one_turn_changes_nothing_in_the_next() {
     let rig = Rig::tiny(400, warm(5));
     let streams = [rig.stream(&PROMPT, 380)];
-    let gate = Gate::new(table(&[(1, 3.0)]), quick()).unwrap();
-    let (mut plain, mut other) = (rig.plain(), rig.gated(Role::Garbage, &streams, 8, gate));
+    let gate = Gate::new(quick()).unwrap();
+    let costs = inquiring(&table(&[(1, 3.0)]));
+    let (mut plain, mut other) = (rig.plain(), rig.gated(Role::Garbage, &streams, 8, gate, costs));
     let mut prompt = PROMPT.to_vec();
     for turn in 0..4 {
         let expected = plain.run(&prompt, request(60));
@@ -165,17 +172,11 @@ fn a_gate_that_was_closed_in_one_turn_changes_nothing_in_the_next() {
 fn a_shortest_draft_above_the_longest_is_refused_by_name() {
     let rig = Rig::tiny(32, Sampling::default());
     let refused = |min_draft, max_draft| {
-        let gate = Gate::new(free(), GateOptions { min_draft, ..open_gate() }).unwrap();
+        let gate = Gate::new(GateOptions { min_draft, ..open_gate() }).unwrap();
         let (source, _) = crate::cast::hire(Role::Silent, &[], 97);
-        let speculation = Speculation { source, gate, max_draft };
-        let sampling = Sampling::default();
-        let made = quoth_engine::decode::Decoder::new(
-            rig.model.clone(),
-            rig.vocab.clone(),
-            rig.kind,
-            sampling,
-            Some(speculation),
-        );
+        let speculation = Speculation { source, gate, costs: free().into(), max_draft };
+        let made =
+            quoth_engine::decode::Decoder::new(rig.model.clone(), rig.vocab.clone(), rig.kind, Some(speculation));
         made.err().map(|e| e.to_string())
     };
     assert_eq!(refused(3, 2).unwrap(), "min_draft is 3, expected at most max_draft, 2");

@@ -10,6 +10,7 @@ use quoth_kernels::{Format, KernelSet};
 
 use crate::batch::KINDS;
 use crate::cast::{Method, ROLES, Role};
+use crate::gate::ByForwards;
 use crate::models::{Dice, FAMILIES, Spec};
 use crate::rig::{Rig, Run, assert_same_run, request, warm};
 
@@ -174,6 +175,8 @@ fn greedy_decoding_that_makes_no_rows_gives_the_same_tokens_and_tells_sources_th
             let runs = |rig: &Rig| {
                 [Role::Silent, Role::Perfect, Role::Alternating, Role::Garbage, Role::Cascade].map(|role| {
                     let mut watched = rig.acted(role, &streams, 7);
+                    // No time passes: the lengths of the cascade's drafts follow what steps take.
+                    watched.decoder.set_clock(Box::new(ByForwards(watched.log.clone())));
                     let run = watched.run(&PROMPT, request(60));
                     let told = watched.book.as_ref().unwrap().lock().unwrap().told.clone();
                     (run.tokens, run.text, run.history, run.steps.0, told)
@@ -314,7 +317,7 @@ fn twenty_thousand_samples_follow_the_exact_distribution_with_and_without_specul
     let (mut counts, mut deep) = ([(); 3].map(|()| [HashMap::new(), HashMap::new()]), 0);
     for seed in 0..N {
         for (which, watched) in [&mut plain, &mut other].into_iter().enumerate() {
-            watched.decoder.set_sampling(warm(seed)).unwrap();
+            watched.sampling = warm(seed);
             let run = watched.run(&prompt, request(3));
             for (place, token) in run.tokens.iter().enumerate() {
                 *counts[place][which].entry(*token).or_insert(0u64) += 1;

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use quoth_draft::{CostPoint, CostTable, Gate, GateOptions};
+use quoth_draft::{CostModel, CostOptions, CostPoint, CostTable, Costs, Gate, GateOptions};
 use quoth_engine::Error;
 use quoth_engine::decode::probe::{Part, Probe};
 use quoth_engine::decode::{Decoder, Finish, Request, Speculation, Step};
@@ -42,7 +42,8 @@ pub(crate) struct Log {
 
 pub(crate) type Shared<T> = Arc<Mutex<T>>;
 
-struct Eye(Shared<Log>);
+/// Sees what a decoder or a sequence does.
+pub(crate) struct Eye(pub(crate) Shared<Log>);
 
 impl Probe for Eye {
     fn wants_rows(&self) -> bool {
@@ -88,6 +89,8 @@ pub(crate) struct Rig {
 /// A decoder with all that watches it.
 pub(crate) struct Watched {
     pub(crate) decoder: Decoder,
+    /// Of its requests.
+    pub(crate) sampling: Sampling,
     pub(crate) log: Shared<Log>,
     pub(crate) book: Option<Shared<Book>>,
 }
@@ -104,8 +107,6 @@ pub(crate) fn open_gate() -> GateOptions {
         adapt_budget: false,
         min_speedup: 0.5,
         max_debt: 1000.0,
-        baseline_after: u32::MAX,
-        baseline_every: u32::MAX,
         idle_share: 1.0,
         ..GateOptions::default()
     }
@@ -116,9 +117,16 @@ pub(crate) fn free() -> CostTable {
     CostTable::new(vec![CostPoint { k: 1, cost: 1.0 }], "a test").unwrap()
 }
 
-/// A request for so many tokens that only stops for them.
+/// Costs that never ask for a plain step.
+pub(crate) fn uninterrupted(table: CostTable) -> Costs {
+    let never = CostOptions { baseline_after: u32::MAX, baseline_every: u32::MAX, ..CostOptions::default() };
+    CostModel::with_options(table, never).unwrap().into()
+}
+
+/// A request for so many tokens that only stops for them. [`Watched::begin`] gives it the sampling.
 pub(crate) fn request(max_tokens: usize) -> Request {
     Request {
+        sampling: Sampling::default(),
         max_tokens,
         stop_ids: Vec::new(),
         stop_at_eog: false,
@@ -153,12 +161,10 @@ impl Rig {
     }
 
     fn watched(&self, speculation: Option<Speculation>, book: Option<Shared<Book>>) -> Watched {
-        let mut decoder =
-            Decoder::new(self.model.clone(), self.vocab.clone(), self.kind, self.sampling.clone(), speculation)
-                .unwrap();
+        let mut decoder = Decoder::new(self.model.clone(), self.vocab.clone(), self.kind, speculation).unwrap();
         let log = Arc::new(Mutex::new(Log { blind: self.blind, ..Log::default() }));
         decoder.set_probe(Some(Box::new(Eye(log.clone()))));
-        Watched { decoder, log, book }
+        Watched { decoder, sampling: self.sampling.clone(), log, book }
     }
 
     pub(crate) fn plain(&self) -> Watched {
@@ -167,13 +173,20 @@ impl Rig {
 
     /// A decoder whose source plays a role and knows these streams; the gate stays open.
     pub(crate) fn acted(&self, role: Role, streams: &[Vec<u32>], max_draft: usize) -> Watched {
-        self.gated(role, streams, max_draft, Gate::new(free(), open_gate()).unwrap())
+        self.gated(role, streams, max_draft, Gate::new(open_gate()).unwrap(), uninterrupted(free()))
     }
 
-    /// The same behind a gate.
-    pub(crate) fn gated(&self, role: Role, streams: &[Vec<u32>], max_draft: usize, gate: Gate) -> Watched {
+    /// The same behind a gate of its own, with costs of its own.
+    pub(crate) fn gated(
+        &self,
+        role: Role,
+        streams: &[Vec<u32>],
+        max_draft: usize,
+        gate: Gate,
+        costs: Costs,
+    ) -> Watched {
         let (source, book) = hire(role, streams, self.model.config().n_vocab);
-        self.watched(Some(Speculation { source, gate, max_draft }), Some(book))
+        self.watched(Some(Speculation { source, gate, costs, max_draft }), Some(book))
     }
 
     /// Prompt and what plain decoding makes of it in so many tokens, without any stop: what a perfect source knows.
@@ -238,7 +251,7 @@ impl Watched {
     pub(crate) fn run(&mut self, prompt: &[u32], request: Request) -> Run {
         let mut run = Run::default();
         self.log.lock().unwrap().rows.clear();
-        match self.decoder.begin(prompt, request, &mut |_, _| true) {
+        match self.begin(prompt, request, &mut |_, _| true) {
             Ok(step) => run.take(step),
             Err(error) => {
                 run.errors.push(error.to_string());
@@ -248,6 +261,16 @@ impl Watched {
         }
         self.go_on(&mut run, usize::MAX);
         run
+    }
+
+    /// Begins a request with this decoder's sampling.
+    pub(crate) fn begin(
+        &mut self,
+        prompt: &[u32],
+        request: Request,
+        progress: &mut dyn FnMut(usize, usize) -> bool,
+    ) -> quoth_engine::Result<Step> {
+        self.decoder.begin(prompt, Request { sampling: self.sampling.clone(), ..request }, progress)
     }
 
     /// Takes up to so many steps; checks I1 after each.

@@ -22,21 +22,21 @@ unsafe fn fma_quarter(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32
 /// A negated addend is exact, so this rounds once, as `mul_add(b, -c)` does.
 #[inline(always)]
 unsafe fn fms_quarter(a: float32x4_t, b: float32x4_t, c: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: no memory is touched; NEON by the caller.
     unsafe { vfmaq_f32(vnegq_f32(c), a, b) }
 }
 
 /// Comparison and choice: `fmax` would let a NaN through and order the zeros.
 #[inline(always)]
 unsafe fn max_quarter(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: no memory is touched; NEON by the caller.
     unsafe { vbslq_f32(vcgtq_f32(a, b), a, b) }
 }
 
 /// `a < b ? a : b`.
 #[inline(always)]
 unsafe fn least_quarter(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: no memory is touched; NEON by the caller.
     unsafe { vbslq_f32(vcltq_f32(a, b), a, b) }
 }
 
@@ -44,7 +44,7 @@ unsafe fn least_quarter(a: float32x4_t, b: float32x4_t) -> float32x4_t {
 #[inline(always)]
 unsafe fn half_quarter(x: float32x4_t) -> uint16x4_t {
     let half: uint16x4_t;
-    // SAFETY: `fcvtn` touches nothing but the named registers and the float status, which nobody reads.
+    // SAFETY: `fcvtn` touches nothing but the named registers and the float status, which no code reads.
     unsafe {
         std::arch::asm!(
             "fcvtn {half:v}.4h, {x:v}.4s",
@@ -58,7 +58,7 @@ unsafe fn half_quarter(x: float32x4_t) -> uint16x4_t {
 
 #[inline(always)]
 unsafe fn exp_quarter(x: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: no memory is touched; NEON by the caller.
     unsafe {
         let clamped = least_quarter(vdupq_n_f32(order::EXP_MAX), x);
         let n = vrndnq_f32(vmulq_f32(clamped, vdupq_n_f32(order::LOG2_E)));
@@ -75,97 +75,156 @@ unsafe fn exp_quarter(x: float32x4_t) -> float32x4_t {
     }
 }
 
+/// An `n` of NaN is 0, so a NaN stays.
+#[inline(always)]
+unsafe fn exp2_quarter(x: float32x4_t) -> float32x4_t {
+    // SAFETY: as above.
+    unsafe {
+        let n = vrndnq_f32(x);
+        let r = vsubq_f32(x, n);
+        let mut p = vdupq_n_f32(order::EXP2_POLY[0]);
+        for c in &order::EXP2_POLY[1..] {
+            p = vfmaq_f32(vdupq_n_f32(*c), p, r);
+        }
+        let exponent = vshlq_n_s32::<23>(vcvtq_s32_f32(n));
+        let scaled = vreinterpretq_f32_s32(vaddq_s32(vreinterpretq_s32_f32(p), exponent));
+        vbslq_f32(vcltq_f32(x, vdupq_n_f32(order::EXP2_MIN)), vdupq_n_f32(0.0), scaled)
+    }
+}
+
+/// In assembly, because the intrinsics ask for half-precision arithmetic, which this does not need.
+#[inline(always)]
+unsafe fn widened_quarter(half: uint16x4_t) -> float32x4_t {
+    let wide: float32x4_t;
+    // SAFETY: `fcvtl` touches nothing but the named registers and the float status, which nobody reads.
+    unsafe {
+        std::arch::asm!(
+            "fcvtl {wide:v}.4s, {half:v}.4h",
+            wide = lateout(vreg) wide,
+            half = in(vreg) half,
+            options(pure, nomem, nostack),
+        );
+    }
+    wide
+}
+
 #[inline(always)]
 unsafe fn signed_quarter(a: float32x4_t, b: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: no memory is touched; NEON by the caller.
     unsafe {
         let sign = vandq_u32(vreinterpretq_u32_f32(b), vdupq_n_u32(0x8000_0000));
         vreinterpretq_f32_u32(vorrq_u32(vreinterpretq_u32_f32(a), sign))
     }
 }
 
-// SAFETY: (of each block below too) intrinsics on values need only NEON, which the trait demands of callers; loads and stores also the 16 elements that it
-// demands.
+// SAFETY: intrinsics on registers need only NEON, loads and stores also 16 elements; the trait demands both of callers.
 unsafe impl Lanes for Neon {
     #[inline(always)]
     unsafe fn splat(x: f32) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         Neon(unsafe { [vdupq_n_f32(x); 4] })
     }
     #[inline(always)]
     unsafe fn load(at: *const f32) -> Self {
-        // SAFETY: see above.
+        // SAFETY: 16 elements at `at`, and NEON, by the caller.
         Neon(unsafe { [vld1q_f32(at), vld1q_f32(at.add(4)), vld1q_f32(at.add(8)), vld1q_f32(at.add(12))] })
     }
     #[inline(always)]
     unsafe fn store(self, at: *mut f32) {
         for (i, quarter) in self.0.into_iter().enumerate() {
-            // SAFETY: see above.
+            // SAFETY: 16 elements at `at`, and NEON, by the caller.
             unsafe { vst1q_f32(at.add(4 * i), quarter) };
         }
     }
     #[inline(always)]
     unsafe fn add(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(vaddq_f32, self, other) }
     }
     #[inline(always)]
     unsafe fn sub(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(vsubq_f32, self, other) }
     }
     #[inline(always)]
     unsafe fn mul(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(vmulq_f32, self, other) }
     }
     #[inline(always)]
     unsafe fn div(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(vdivq_f32, self, other) }
     }
     #[inline(always)]
     unsafe fn fma(self, b: Self, c: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(fma_quarter, self, b, c) }
     }
     #[inline(always)]
     unsafe fn fms(self, b: Self, c: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(fms_quarter, self, b, c) }
     }
     #[inline(always)]
     unsafe fn max(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(max_quarter, self, other) }
     }
     #[inline(always)]
     unsafe fn at_most(self, bound: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(least_quarter, bound, self) }
     }
     #[inline(always)]
     unsafe fn to_half(self) -> [u16; 16] {
         let mut halves = [0u16; 16];
         for (i, quarter) in self.0.into_iter().enumerate() {
-            // SAFETY: see above; the array has four times 4 elements.
+            // SAFETY: the array has four times 4 elements; NEON by the caller.
             unsafe { vst1_u16(halves[4 * i..].as_mut_ptr(), half_quarter(quarter)) };
         }
         halves
     }
     #[inline(always)]
     unsafe fn exp(self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(exp_quarter, self) }
     }
     #[inline(always)]
+    unsafe fn exp2(self) -> Self {
+        // SAFETY: see above.
+        unsafe { all!(exp2_quarter, self) }
+    }
+    #[inline(always)]
+    unsafe fn from_half(at: *const u16) -> Self {
+        // SAFETY: see above.
+        unsafe {
+            Neon([
+                widened_quarter(vld1_u16(at)),
+                widened_quarter(vld1_u16(at.add(4))),
+                widened_quarter(vld1_u16(at.add(8))),
+                widened_quarter(vld1_u16(at.add(12))),
+            ])
+        }
+    }
+    #[inline(always)]
+    unsafe fn put_bytes(self, at: *mut u8) {
+        // SAFETY: see above. The conversion turns a NaN into 0.
+        unsafe {
+            let two = |a: float32x4_t, b: float32x4_t| {
+                vmovn_u16(vcombine_u16(vmovn_u32(vcvtnq_u32_f32(a)), vmovn_u32(vcvtnq_u32_f32(b))))
+            };
+            vst1q_u8(at, vcombine_u8(two(self.0[0], self.0[1]), two(self.0[2], self.0[3])));
+        }
+    }
+    #[inline(always)]
     unsafe fn abs(self) -> Self {
-        // SAFETY: see above. `fabs` clears the sign bit of anything, a NaN included.
+        // SAFETY: no memory is touched; NEON by the caller. `fabs` clears the sign bit of anything, a NaN included.
         unsafe { all!(vabsq_f32, self) }
     }
     #[inline(always)]
     unsafe fn with_sign_of(self, other: Self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: no memory is touched; NEON by the caller.
         unsafe { all!(signed_quarter, self, other) }
     }
 }

@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use super::{Tile, TileFn};
 use crate::act::{EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32};
 use crate::attend::Values;
-use crate::format::{Bf16, Block, F16, F32, Format, I8, PANEL, SmallBlock, SuperBlock, with_shape};
+use crate::format::{Bf16, Block, F16, F32, Format, PANEL, SmallBlock, SuperBlock, with_shape};
 
 /// How AVX2 unpacks a format of 32-wide blocks. All pointers to words and halves are advanced to the half panel.
 pub(crate) trait Small256: SmallBlock {
@@ -91,16 +91,6 @@ impl Float256 for Bf16 {
     }
 }
 
-impl Float256 for I8 {
-    const WIDTH: usize = 1;
-
-    #[inline(always)]
-    unsafe fn load(at: *const u8) -> __m256 {
-        // SAFETY: 8 bytes by the caller.
-        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast()))) }
-    }
-}
-
 /// The micro-kernel of a format; `vnni` if the CPU has AVX-VNNI.
 pub(crate) fn multiply(format: Format, vnni: bool) -> TileFn {
     if vnni {
@@ -115,7 +105,6 @@ pub(crate) fn weigh(values: Values) -> TileFn {
     match values {
         Values::F32 => each_panel::<F32>,
         Values::F16 => each_panel::<F16>,
-        Values::I8 => each_panel::<I8>,
     }
 }
 
@@ -147,7 +136,7 @@ unsafe fn prefetch<F: Block>(next: *const u8, blocks: usize, b: usize) {
         // SAFETY: a prefetch reads nothing that the program can see and cannot fault.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(b * word_bytes + 64 * w).cast()) };
     }
-    // SAFETY: as above.
+    // SAFETY: a prefetch reads nothing that the program can see and cannot fault.
     unsafe { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(blocks * word_bytes + b * half_bytes).cast()) };
 }
 
@@ -228,6 +217,36 @@ unsafe fn add_vnni<const MOST: i32>(mut sum: __m256i, codes: &[__m256i], a: *con
     sum
 }
 
+/// Makes a call for both half panels and all rows of a tile: for four rows at a time, then for those that are left. `$side` is the half panel, `$row` the
+/// first row, `$R` how many.
+macro_rules! by_rows {
+    ($t:ident, $side:ident, $row:ident, $R:ident => $call:expr) => {
+        for $side in 0..2 {
+            let mut $row = 0;
+            while $t.rows - $row >= 4 {
+                const $R: usize = 4;
+                $call;
+                $row += 4;
+            }
+            match $t.rows - $row {
+                1 => {
+                    const $R: usize = 1;
+                    $call
+                }
+                2 => {
+                    const $R: usize = 2;
+                    $call
+                }
+                3 => {
+                    const $R: usize = 3;
+                    $call
+                }
+                _ => {}
+            }
+        }
+    };
+}
+
 /// The kernels, once for each way of adding.
 macro_rules! kernels {
     ($name:ident, $features:literal, $add:ident) => {
@@ -238,22 +257,8 @@ macro_rules! kernels {
             /// As [`TileFn`].
             #[target_feature(enable = $features)]
             pub(super) unsafe fn small<F: Small256>(t: &Tile) {
-                for side in 0..2 {
-                    let mut row = 0;
-                    // SAFETY: passed on; rows `row .. row + R` are rows of the tile.
-                    unsafe {
-                        while t.rows - row >= 4 {
-                            small_rows::<F, 4>(t, side, row);
-                            row += 4;
-                        }
-                        match t.rows - row {
-                            1 => small_rows::<F, 1>(t, side, row),
-                            2 => small_rows::<F, 2>(t, side, row),
-                            3 => small_rows::<F, 3>(t, side, row),
-                            _ => {}
-                        }
-                    }
-                }
+                // SAFETY: the caller's promise for the whole tile covers rows `row .. row + R` of it.
+                by_rows!(t, side, row, R => unsafe { small_rows::<F, R>(t, side, row) });
             }
 
             #[target_feature(enable = $features)]
@@ -317,22 +322,8 @@ macro_rules! kernels {
             /// As [`TileFn`].
             #[target_feature(enable = $features)]
             pub(super) unsafe fn large<F: Super256>(t: &Tile) {
-                for side in 0..2 {
-                    let mut row = 0;
-                    // SAFETY: passed on; rows `row .. row + R` are rows of the tile.
-                    unsafe {
-                        while t.rows - row >= 4 {
-                            large_rows::<F, 4>(t, side, row);
-                            row += 4;
-                        }
-                        match t.rows - row {
-                            1 => large_rows::<F, 1>(t, side, row),
-                            2 => large_rows::<F, 2>(t, side, row),
-                            3 => large_rows::<F, 3>(t, side, row),
-                            _ => {}
-                        }
-                    }
-                }
+                // SAFETY: the caller's promise for the whole tile covers rows `row .. row + R` of it.
+                by_rows!(t, side, row, R => unsafe { large_rows::<F, R>(t, side, row) });
             }
 
             #[target_feature(enable = $features)]
@@ -445,8 +436,6 @@ kernels!(with_vnni, "avx2,fma,f16c,avxvnni", add_vnni);
 
 /// # Safety
 /// As [`TileFn`].
-/// # Safety
-/// As [`TileFn`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn each_panel<F: Float256>(t: &Tile) {
     for p in 0..t.panels.0 {
@@ -455,24 +444,12 @@ unsafe fn each_panel<F: Float256>(t: &Tile) {
     }
 }
 
+/// # Safety
+/// As [`TileFn`].
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn float<F: Float256, const BY_ROW: bool>(t: &Tile) {
-    for side in 0..2 {
-        let mut row = 0;
-        // SAFETY: passed on; rows `row .. row + R` are rows of the tile.
-        unsafe {
-            while t.rows - row >= 4 {
-                float_rows::<F, 4, BY_ROW>(t, side, row);
-                row += 4;
-            }
-            match t.rows - row {
-                1 => float_rows::<F, 1, BY_ROW>(t, side, row),
-                2 => float_rows::<F, 2, BY_ROW>(t, side, row),
-                3 => float_rows::<F, 3, BY_ROW>(t, side, row),
-                _ => {}
-            }
-        }
-    }
+    // SAFETY: the caller's promise for the whole tile covers rows `row .. row + R` of it.
+    by_rows!(t, side, row, R => unsafe { float_rows::<F, R, BY_ROW>(t, side, row) });
 }
 
 #[target_feature(enable = "avx2,fma,f16c")]

@@ -115,17 +115,17 @@ impl<'a> Acts<'a> {
 
 /// Where the outputs go: column `c` of row `r` at `data + r·stride + c`.
 ///
-/// Threads write disjoint columns of the same rows, so this carries a pointer; whoever makes one promises that nobody else touches the columns that
-/// a call will write, while it runs.
+/// Threads write disjoint columns of the same rows, so this carries a pointer. The caller of [`Out::new`] promises that no other thread touches the columns
+/// that a call writes while it runs.
 #[derive(Debug, Clone, Copy)]
 pub struct Out {
     data: *mut f32,
     stride: usize,
 }
 
-// SAFETY: an `Out` is only a place; `Out::new` puts the duty of disjoint writes on its maker.
+// SAFETY: an `Out` holds an address and a number and uses neither; the caller of `Out::new` promises that writes through copies are disjoint.
 unsafe impl Send for Out {}
-// SAFETY: as above.
+// SAFETY: a shared reference gives what a copy gives, because `Out` is `Copy`, and copies may be sent.
 unsafe impl Sync for Out {}
 
 impl Out {

@@ -1,7 +1,7 @@
 //! Ties, infinities, masks, refusals, and what a sampler must not remember.
 
 use super::super::twin::{logits, noise};
-use super::super::{LogitProcessor, uniform};
+use super::super::uniform;
 use super::*;
 
 #[test]
@@ -128,7 +128,7 @@ fn a_row_of_another_length_and_a_history_from_another_vocabulary_are_refused() {
     let foreign = ten.sample(&mut row, &[1, 10, 2], 0, 4);
     assert_eq!(foreign, Err(SampleError::Token { place: "history", pos: 4, token: 10, n_vocab: 10 }));
     assert_eq!(bits(&row), before);
-    // Out of the window, or without penalties, nobody looks.
+    // Tokens out of the window are not looked at, and none are without penalties.
     let mut narrow = sampler(Sampling { presence_penalty: 1.0, repeat_last_n: 1, ..warm() }, 10);
     assert!(narrow.sample(&mut row, &[10, 2], 0, 4).is_ok());
 }
@@ -245,47 +245,3 @@ const PINNED: [[u32; 8]; 4] = [
     [2979, 3152, 26, 968, 3969, 1324, 1864, 1842],
     [339, 1054, 1715, 2616, 3010, 3458, 1041, 2945],
 ];
-
-struct Add(Vec<(u32, f32)>);
-
-impl LogitProcessor for Add {
-    fn process(&mut self, history: &[u32], row: &mut [f32]) {
-        assert_eq!(history, [4, 5]);
-        for &(token, bias) in &self.0 {
-            row[token as usize] += bias;
-        }
-    }
-}
-
-#[test]
-fn a_processor_that_adds_is_a_bias() {
-    let bias = vec![(3, 2.5), (9, f32::NEG_INFINITY), (100, -1.0)];
-    let row = noise(14, 200, 2.0);
-    let sampling = Sampling { repeat_penalty: 1.4, ..warm() };
-    let biased = Sampling { logit_bias: bias.clone(), ..sampling.clone() };
-    let mut with = sampler(sampling, 200);
-    for index in 0..300 {
-        let found = with.sample_with(&mut Add(bias.clone()), &row, &[4, 5], index, 0);
-        assert_eq!(found, once(&biased, &row, &[4, 5], index));
-    }
-}
-
-struct Overwrite(u32, f32);
-
-impl LogitProcessor for Overwrite {
-    fn process(&mut self, _: &[u32], row: &mut [f32]) {
-        row[self.0 as usize] = self.1;
-    }
-}
-
-#[test]
-fn a_nan_before_or_after_a_processor_is_refused() {
-    let mut row = noise(15, 20, 1.0);
-    let mut sampler = sampler(warm(), 20);
-    let written = sampler.sample_with(&mut Overwrite(6, f32::NAN), &row, &[], 0, 3);
-    assert_eq!(written, Err(SampleError::NotANumber { pos: 3, token: 6 }));
-    row[6] = f32::NAN;
-    let hidden = sampler.sample_with(&mut Overwrite(6, 0.0), &row, &[], 0, 3);
-    assert_eq!(hidden, Err(SampleError::NotANumber { pos: 3, token: 6 }));
-    assert!(sampler.sample_with(&mut Overwrite(6, 0.0), &row[..19], &[], 0, 3).is_err());
-}

@@ -3,7 +3,7 @@
 use super::{file, open};
 use crate::gguf::GgufFile;
 use crate::gguf::testing::{Damage, GgufBuilder, Kv};
-use crate::vocab::{Detokenizer, SpecialIds, TokenKind, Vocab, VocabError};
+use crate::vocab::{Detokenizer, TokenKind, Vocab, VocabError};
 
 const NORMAL: i32 = 1;
 const UNKNOWN: i32 = 2;
@@ -16,55 +16,27 @@ const BYTE: i32 = 6;
 fn a_byte_alphabet_vocabulary_reads_with_bytes_kinds_and_roles() {
     let tokens = [("Ġthe", NORMAL), ("Ã", NORMAL), ("<|im_end|>", CONTROL), ("Ġ!", USER), ("[PAD]", UNUSED)];
     let builder = file("gpt2", &tokens)
-        .kv("tokenizer.ggml.pre", "qwen2")
-        .kv("tokenizer.ggml.merges", Kv::strs(["Ġ t", "h e"]))
+        .kv("tokenizer.ggml.suppress_tokens", vec![3i32, 1, 5, -1, 1])
         .kv("tokenizer.ggml.eos_token_id", 2u32)
         .kv("tokenizer.ggml.padding_token_id", 4u32);
     let vocab = open(builder).expect("sound");
-    assert_eq!((vocab.n_vocab(), vocab.model(), vocab.pre()), (5, "gpt2", Some("qwen2")));
+    assert_eq!((vocab.n_vocab(), vocab.suppressed()), (5, &[1, 3][..]));
     let bytes: Vec<&[u8]> = (0..6).map(|id| vocab.token_bytes(id)).collect();
     assert_eq!(bytes, [&b" the"[..], b"\xc3", b"<|im_end|>", "Ġ!".as_bytes(), b"[PAD]", b""]);
     let kinds: Vec<_> = (0..6).map(|id| vocab.kind(id)).collect();
     use TokenKind::*;
     assert_eq!(kinds, [Some(Normal), Some(Normal), Some(Control), Some(UserDefined), Some(Unused), None]);
-    assert_eq!(*vocab.special(), SpecialIds { eos: Some(2), pad: Some(4), ..SpecialIds::default() });
-    assert_eq!(vocab.merges().iter().collect::<Vec<_>>(), ["Ġ t".as_bytes(), b"h e"]);
-    assert_eq!(vocab.texts().get(0), Some("Ġthe".as_bytes()));
-    assert!(vocab.scores().is_empty());
-    assert_eq!((vocab.add_bos(), vocab.add_eos(), vocab.add_space_prefix()), (None, false, false));
+    assert_eq!((vocab.eog_ids(), vocab.add_space_prefix()), (&[2][..], false));
 }
 
 #[test]
 fn a_scored_vocabulary_reads_with_marks_as_spaces_and_byte_tokens() {
     let tokens = [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL), ("<0x0A>", BYTE), ("▁a", NORMAL)];
-    let vocab =
-        open(file("llama", &tokens).kv("tokenizer.ggml.scores", vec![0.0f32, 0.0, 0.0, 0.0, -1.5])).expect("sound");
+    let vocab = open(file("llama", &tokens)).expect("sound");
     assert_eq!((vocab.token_bytes(3), vocab.token_bytes(4)), (&b"\n"[..], &b" a"[..]));
-    assert_eq!(vocab.scores()[4], -1.5);
-    // What the kind had before the keys existed.
-    assert_eq!((vocab.special().bos, vocab.special().eos, vocab.special().unk), (Some(1), Some(2), None));
-    assert_eq!((vocab.add_bos(), vocab.add_eos(), vocab.add_space_prefix()), (Some(true), false, true));
+    assert!(vocab.add_space_prefix());
     assert_eq!(vocab.eog_ids(), [2]);
     assert!(vocab.is_eog(2) && !vocab.is_eog(1) && !vocab.is_eog(99));
-}
-
-#[test]
-fn flags_of_the_file_win_except_where_the_kind_rules_them_out() {
-    let flags = |model: &str, value: bool| {
-        let vocab = open(
-            file(model, &[("a", NORMAL)])
-                .kv("tokenizer.ggml.add_bos_token", value)
-                .kv("tokenizer.ggml.add_eos_token", value)
-                .kv("tokenizer.ggml.add_space_prefix", value),
-        )
-        .expect("sound");
-        (vocab.add_bos(), vocab.add_eos(), vocab.add_space_prefix())
-    };
-    assert_eq!(flags("llama", true), (Some(true), true, true));
-    assert_eq!(flags("llama", false), (Some(false), false, false));
-    assert_eq!(flags("gpt2", true), (Some(true), true, false));
-    assert_eq!(flags("gpt2", false), (Some(false), false, false));
-    assert_eq!(flags("gemma4", false), (Some(true), false, false));
 }
 
 #[test]
@@ -171,7 +143,6 @@ fn ids_outside_the_vocabulary_are_refused_for_bos_and_eos_and_none_for_others() 
             .kv("tokenizer.ggml.mask_token_id", 1u32),
     )
     .expect("other roles are optional");
-    assert_eq!(*vocab.special(), SpecialIds { mask: Some(1), ..SpecialIds::default() });
     assert!(vocab.eog_ids().is_empty());
 }
 
@@ -185,13 +156,24 @@ fn unknown_kinds_and_missing_or_short_arrays_are_refused_by_name() {
     assert_eq!(why(GgufBuilder::new()), "v.gguf: key `tokenizer.ggml.model` is missing, expected string");
     let bare = || GgufBuilder::new().kv("tokenizer.ggml.model", "gpt2");
     assert_eq!(why(bare()), "v.gguf: key `tokenizer.ggml.tokens` is missing, expected array of string");
-    assert_eq!(why(bare().kv("tokenizer.ggml.tokens", Kv::Strs(vec![]))), VocabError::NoTokens.to_string());
+    assert_eq!(
+        why(bare().kv("tokenizer.ggml.tokens", Kv::Strs(vec![]))),
+        "key `tokenizer.ggml.tokens` has 0 elements, expected 1 to 2097152"
+    );
     let tokens = || bare().kv("tokenizer.ggml.tokens", Kv::strs(["a", "b", "c"]));
     let short = "elements, expected one for each of 3 tokens";
     let types = why(tokens().kv("tokenizer.ggml.token_type", vec![1i32, 1]));
     assert_eq!(types, format!("key `tokenizer.ggml.token_type` has 2 {short}"));
-    let scores = why(tokens().kv("tokenizer.ggml.scores", vec![1f32]));
-    assert_eq!(scores, format!("key `tokenizer.ggml.scores` has 1 {short}"));
+    for (key, expected) in [
+        ("eot_token_id", "u32"),
+        ("mask_token_id", "u32"),
+        ("unknown_token_id", "u32"),
+        ("add_space_prefix", "bool"),
+        ("suppress_tokens", "array of i32"),
+    ] {
+        let wrong = why(tokens().kv(&format!("tokenizer.ggml.{key}"), "x"));
+        assert_eq!(wrong, format!("v.gguf: key `tokenizer.ggml.{key}` is string, expected {expected}"));
+    }
     let wrong = why(tokens().kv("tokenizer.ggml.token_type", vec![1f32; 3]));
     assert_eq!(wrong, "v.gguf: key `tokenizer.ggml.token_type` is array of f32, expected array of i32");
     // Arrays that say more than is asked are no lie about the tokens that exist.
@@ -200,19 +182,6 @@ fn unknown_kinds_and_missing_or_short_arrays_are_refused_by_name() {
         (vocab.kind(1), vocab.kind(2), vocab.kind(3)),
         (Some(TokenKind::Control), Some(TokenKind::Undefined), None)
     );
-}
-
-#[test]
-fn chat_templates_are_found_by_name() {
-    let builder = file("gpt2", &[("a", NORMAL)])
-        .kv("tokenizer.chat_template.tool_use", "with tools")
-        .kv("tokenizer.chat_template", "plain")
-        .kv("tokenizer.chat_templates", Kv::strs(["tool_use"]));
-    let vocab = open(builder).expect("sound");
-    let all: Vec<_> = vocab.chat_templates().collect();
-    assert_eq!(all, [("tool_use", "with tools"), ("default", "plain")]);
-    assert_eq!(vocab.chat_template("default"), Some("plain"));
-    assert_eq!(vocab.chat_template("rag"), None);
 }
 
 #[test]
@@ -230,12 +199,10 @@ fn thousands_of_damaged_vocabularies_read_with_bytes_for_every_token_or_are_refu
         [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL), ("<0x0A>", BYTE), ("▁é", NORMAL), ("", NORMAL)];
     for model in ["llama", "gpt2"] {
         let builder = file(model, &tokens)
-            .kv("tokenizer.ggml.scores", vec![0.5f32; 6])
-            .kv("tokenizer.ggml.merges", Kv::strs(["a b", "c d"]))
+            .kv("tokenizer.ggml.suppress_tokens", vec![1i32, 2])
             .kv("tokenizer.ggml.bos_token_id", 1u32)
             .kv("tokenizer.ggml.eos_token_id", 2u32)
-            .kv("tokenizer.ggml.add_bos_token", true)
-            .kv("tokenizer.chat_template", "{{ x }}");
+            .kv("tokenizer.ggml.add_space_prefix", true);
         let whole = builder.build();
         let mut damage = Damage::new(7);
         let (mut read, mut refused) = (0, 0);
@@ -251,7 +218,7 @@ fn thousands_of_damaged_vocabularies_read_with_bytes_for_every_token_or_are_refu
                 assert_eq!(vocab.kind(id).is_some(), (id as usize) < vocab.n_vocab());
                 state.push(&vocab, id, &mut out);
             }
-            assert!(vocab.eog_ids().iter().chain(&vocab.special().bos).all(|id| (*id as usize) < vocab.n_vocab()));
+            assert!(vocab.eog_ids().iter().chain(vocab.suppressed()).all(|id| (*id as usize) < vocab.n_vocab()));
         }
         assert!(read > 1_000 && refused > 500, "{read} read, {refused} refused");
     }

@@ -31,7 +31,7 @@ impl Super512 for Iq4Xs {
 
     #[inline(always)]
     unsafe fn pairs(words: *const u8, halves: *const u8) -> [__m512i; 8] {
-        // SAFETY: as above. Pair q holds scales 4·(q/2) + q%2 and two further.
+        // SAFETY: word 0 holds the low nibbles, half 1 the upper pairs, of 16 rows by the caller. Pair q holds scales 4·(q/2) + q%2 and two further.
         unsafe {
             let scales = Self::scales(words, halves);
             let mut pairs = [_mm512_setzero_si512(); 8];

@@ -29,7 +29,7 @@ impl Super512 for Q2K {
 
     #[inline(always)]
     unsafe fn pairs(words: *const u8, _halves: *const u8) -> [__m512i; 8] {
-        // SAFETY: as above. Pairs (0, 2) and (1, 3) of each word, as the activations' sums are paired.
+        // SAFETY: words 0 to 3 hold a scale and a minimum a byte, by the caller. Pairs (0, 2) and (1, 3) of each word, as the activations' sums are paired.
         unsafe {
             let mask = _mm512_set1_epi32(0x000f_000f);
             let mut mins = [_mm512_setzero_si512(); 8];

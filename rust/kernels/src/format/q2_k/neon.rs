@@ -27,7 +27,7 @@ impl Super128 for Q2K {
 
     #[inline(always)]
     unsafe fn mins(words: *const u8) -> [int16x4_t; 16] {
-        // SAFETY: as above.
+        // SAFETY: words 0 to 3 hold a scale and a minimum a byte, by the caller.
         unsafe {
             let mut mins = [vdup_n_s16(0); 16];
             for q in 0..4 {

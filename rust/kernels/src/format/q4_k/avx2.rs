@@ -17,7 +17,7 @@ impl Super256 for Q4K {
 
     #[inline(always)]
     unsafe fn pairs(words: *const u8, _halves: *const u8) -> [__m256i; 8] {
-        // SAFETY: as above.
+        // SAFETY: three words of scales by the caller.
         unsafe { six_bit_mins(words) }
     }
 

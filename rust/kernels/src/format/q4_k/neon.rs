@@ -17,7 +17,7 @@ impl Super128 for Q4K {
 
     #[inline(always)]
     unsafe fn mins(words: *const u8) -> [int16x4_t; 16] {
-        // SAFETY: as above.
+        // SAFETY: three words of scales by the caller.
         unsafe { six_bit_mins(words) }
     }
 

@@ -27,7 +27,7 @@ impl Super512 for Q6K {
 
     #[inline(always)]
     unsafe fn pairs(words: *const u8, _halves: *const u8) -> [__m512i; 8] {
-        // SAFETY: as above. Bytes 0 and 2 of a word, then 1 and 3, sign-extended.
+        // SAFETY: words 48 to 51 hold the scales, one signed byte each. Bytes 0 and 2 of a word, then 1 and 3, sign-extended.
         unsafe {
             let mut pairs = [_mm512_setzero_si512(); 8];
             for q in 0..4 {

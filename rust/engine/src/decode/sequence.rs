@@ -1,0 +1,655 @@
+//! One sequence: its state, its history, the request under way; what it wants of the next forward, and what becomes of the rows.
+//!
+//! In: a prompt and a [`Request`], later the rows of forwards. Out: [`Step`]s. The invariants I1, I2, I3, I5 and I6 (see the crate's root) are this module's
+//! to keep. [`Engine::step`](super::Engine::step) calls `plan`, runs one forward for all sequences, and calls `commit` or `fail`:
+//!
+//! - **Q1** `plan` changes nothing that a caller can see. A request's prompt goes in as many steps as the engine allots; the first token comes with its last.
+//! - **Q2** `commit` takes row after row: top-k if a source wants it, sample with the full pipeline against the history, commit, compare with the draft. Then
+//!   it truncates the state and tells the speculator.
+//! - **Q3** An error at any point leaves history and state at the last committed token. Tokens that the step had committed before are handed out, and the
+//!   error comes with the next step. A prompt that fails leaves a prefix of itself, and its request is over.
+//! - **Q4** Nothing here depends on what else the forward computed.
+
+use std::sync::Arc;
+
+use quoth_draft::{Bounds, Load, SpeculationStats, Speculator};
+use quoth_kernels::attend::KvKind;
+use quoth_kernels::top::Best;
+
+use super::Speculation;
+use super::clock::Clock;
+use super::probe::{Part, Probe};
+use super::request::{Finish, Request, Step, Turn};
+use super::stats::DecodeStats;
+use crate::cache::KvCache;
+use crate::error::{Error, Result};
+use crate::model::{Model, Want};
+use crate::sample::{Picked, SampleError, logprobs, topk_ids};
+use crate::state::State;
+use crate::vocab::Vocab;
+
+/// See the module.
+pub struct Sequence {
+    model: Arc<Model>,
+    vocab: Arc<Vocab>,
+    pub(crate) state: State,
+    /// Prompt and committed tokens; between the steps of a request all but the last are in the state (I1). Outside of a request the state may hold fewer: it
+    /// could not return to where the history was cut, or a panic came in the middle of a prompt. Empty before the first request.
+    history: Vec<u32>,
+    turn: Option<Turn>,
+    speculator: Option<Speculator>,
+    probe: Option<Box<dyn Probe>>,
+    stats: DecodeStats,
+    /// Of the last step, until it is recorded.
+    committed: Option<Committed>,
+    /// Whether a step was planned that neither `commit` nor `fail` has ended.
+    in_step: bool,
+}
+
+impl std::fmt::Debug for Sequence {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Sequence({} tokens, {:?})", self.history.len(), self.speculator)
+    }
+}
+
+/// What a sequence wants of the next step.
+pub(crate) enum Move {
+    /// No forward: the request has ended, or there is nothing to do for it now.
+    Over(Result<Step>),
+    Forward(Box<Plan>),
+}
+
+/// A sequence's part of a forward.
+pub(crate) struct Plan {
+    turn: Turn,
+    /// A part of the prompt, or the carried token and a draft.
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) rows: Want,
+    /// Whether the greatest of each row suffice.
+    pub(crate) greedy: bool,
+    /// Whether the tokens are the prompt's.
+    pub(crate) prompt: bool,
+    /// What asking for a draft took.
+    pub(crate) draft_ns: u64,
+}
+
+impl Plan {
+    /// Drafted tokens.
+    pub(crate) fn drafted(&self) -> usize {
+        if self.prompt { 0 } else { self.tokens.len() - 1 }
+    }
+}
+
+/// The rows of a sequence that a forward has made.
+pub(crate) enum Results<'r> {
+    /// All logits, `n_vocab` a row.
+    Logits(&'r mut [f32]),
+    /// The greatest of each row, best first: all that plain greedy decoding wants.
+    Best(&'r [Best]),
+}
+
+/// When a step and its forward ran.
+pub(crate) struct Timing {
+    /// The step began.
+    pub(crate) start: u64,
+    /// The forward began.
+    pub(crate) from: u64,
+    /// The forward ended.
+    pub(crate) to: u64,
+}
+
+/// What a step committed, for the records of its costs.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Committed {
+    pub(crate) drafted: usize,
+    pub(crate) accepted: usize,
+    pub(crate) tokens: usize,
+    /// What asking for a draft took.
+    pub(crate) draft_ns: u64,
+    /// Whether the step says something about the worth of its draft: sampling did not fail, and no stop cut it short.
+    pub(crate) telling: bool,
+    /// Whether sampling failed.
+    pub(crate) failed: bool,
+}
+
+/// What the rows of a forward became.
+#[derive(Default)]
+struct Rows {
+    /// Rows that were sampled.
+    sampled: usize,
+    accepted: usize,
+    error: Option<Error>,
+}
+
+impl Sequence {
+    /// A sequence with nothing in it.
+    ///
+    /// # Errors
+    /// Options out of range, or a cache kind that cannot store heads of this model's width.
+    pub fn new(
+        model: Arc<Model>,
+        vocab: Arc<Vocab>,
+        kind: KvKind,
+        speculation: Option<Speculation>,
+    ) -> Result<Sequence> {
+        let state = State::new(&model, kind)?;
+        let speculator = speculation.map(Speculation::speculator).transpose()?;
+        let stats = DecodeStats::default();
+        Ok(Sequence {
+            model,
+            vocab,
+            state,
+            history: Vec::new(),
+            turn: None,
+            speculator,
+            probe: None,
+            stats,
+            committed: None,
+            in_step: false,
+        })
+    }
+
+    /// The model.
+    pub fn model(&self) -> &Arc<Model> {
+        &self.model
+    }
+
+    /// Prompt and committed tokens.
+    pub fn history(&self) -> &[u32] {
+        &self.history
+    }
+
+    /// Keys and values.
+    pub fn cache(&self) -> &KvCache {
+        self.state.kv()
+    }
+
+    /// What the model remembers of it.
+    pub fn state(&self) -> &State {
+        &self.state
+    }
+
+    /// Counts and times of the current or last request.
+    pub fn stats(&self) -> &DecodeStats {
+        &self.stats
+    }
+
+    /// What speculation did in the current or last request.
+    pub fn speculation_stats(&self) -> Option<SpeculationStats> {
+        self.speculator.as_ref().map(Speculator::stats)
+    }
+
+    /// Lets a test watch and disturb the sequence.
+    #[doc(hidden)]
+    pub fn set_probe(&mut self, probe: Option<Box<dyn Probe>>) {
+        self.probe = probe;
+    }
+
+    /// Asks the probe, if there is one, whether a part may go on.
+    pub(crate) fn before(&mut self, part: Part) -> Result<()> {
+        self.probe.as_mut().map_or(Ok(()), |probe| probe.before(part))
+    }
+
+    // -- between requests ----------------------------------------------------------------------------------------------------
+
+    /// Begins a request at `now_ns`; its steps are the engine's. The longest prefix that `prompt` shares with the state is kept, up to the last token, whose
+    /// row the first token comes from.
+    ///
+    /// # Errors
+    /// The prompt is empty, too long or has tokens out of range, or the request makes no sense: nothing changes.
+    pub fn begin(&mut self, prompt: &[u32], request: Request, now_ns: u64) -> Result<()> {
+        let (n_ctx, n_vocab) = (self.state.n_ctx(), self.model.config().n_vocab);
+        if prompt.is_empty() {
+            return Err(Error::EmptyPrompt);
+        }
+        if prompt.len() > n_ctx {
+            return Err(Error::ContextFull { cached: 0, asked: prompt.len(), n_ctx });
+        }
+        if let Some((pos, &token)) = prompt.iter().enumerate().find(|(_, t)| **t as usize >= n_vocab) {
+            return Err(Error::TokenRange { token, pos, last: n_vocab - 1 });
+        }
+        let turn = Turn::new(request, &self.vocab, n_vocab, now_ns)?;
+        if !self.model.is_alive() {
+            return Err(Error::Forked);
+        }
+        self.turn = None;
+        self.mend()?;
+        self.stats = DecodeStats::default();
+        self.keep_prefix(prompt)?;
+        self.turn = Some(turn);
+        Ok(())
+    }
+
+    /// Goes back to the longest prefix shared with `prompt`, makes the prompt the history, and brings the speculator to it.
+    fn keep_prefix(&mut self, prompt: &[u32]) -> Result<()> {
+        let shared = self.history.iter().zip(prompt).take_while(|(a, b)| a == b).count();
+        let kept = self.state.nearest(shared.min(prompt.len() - 1));
+        self.state.truncate(kept)?;
+        self.stats.cached_tokens = kept as u64;
+        let extends = shared == self.history.len();
+        let known = self.history.len();
+        self.history.clear();
+        self.history.extend_from_slice(prompt);
+        if let Some(speculator) = &mut self.speculator {
+            speculator.begin_request();
+            if extends {
+                speculator.observe(&prompt[known..]);
+            } else {
+                speculator.rebuild(prompt);
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes the first tokens of the prompt from another state that holds them, if it has more of them than this one.
+    pub(crate) fn adopt(&mut self, state: State) {
+        if self.is_reading() && state.len() > self.state.len() && state.len() < self.history.len() {
+            self.stats.cached_tokens = state.len() as u64;
+            self.state = state;
+        }
+    }
+
+    /// Whether a request is under way whose prompt is not through yet.
+    pub fn is_reading(&self) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.committed == 0 && turn.finish.is_none())
+    }
+
+    /// Whether a request is under way.
+    pub fn is_running(&self) -> bool {
+        self.turn.as_ref().is_some_and(|turn| turn.finish.is_none())
+    }
+
+    /// Prompt tokens that are not in the state yet, while [`Self::is_reading`].
+    pub fn unread(&self) -> usize {
+        self.history.len().saturating_sub(self.state.len())
+    }
+
+    /// Most tokens that the request under way may still commit.
+    pub fn wanted(&self) -> usize {
+        self.turn.as_ref().map_or(0, |turn| turn.request.max_tokens - turn.produced)
+    }
+
+    /// Ends the request under way where it stands: what was handed out stays.
+    ///
+    /// # Errors
+    /// None are expected: going back to a token that was just forwarded is always possible.
+    pub fn stop(&mut self) -> Result<()> {
+        let reading = self.is_reading();
+        self.turn = None;
+        if reading { self.abandon() } else { Ok(()) }
+    }
+
+    /// Leaves a prompt where it is: what is in the state is a prefix of it, and the token after that is carried (I1).
+    fn abandon(&mut self) -> Result<()> {
+        self.state.truncate(self.history.len().saturating_sub(1))?;
+        self.history.truncate(self.state.len() + 1);
+        if let Some(speculator) = &mut self.speculator {
+            speculator.rebuild(&self.history);
+        }
+        Ok(())
+    }
+
+    /// After a panic, which ends a step before `commit` or `fail` does: history and state end where both are whole.
+    fn mend(&mut self) -> Result<()> {
+        if std::mem::take(&mut self.in_step) { self.abandon() } else { Ok(()) }
+    }
+
+    /// Forgets all tokens; options and references stay.
+    ///
+    /// # Errors
+    /// None are expected: going back to nothing is always possible.
+    pub fn reset(&mut self) -> Result<()> {
+        self.rewind(0)
+    }
+
+    /// Goes back to the first `n` tokens of the history; the request under way ends. What the state cannot return to, the next request forwards again.
+    ///
+    /// # Errors
+    /// None are expected: the state names a position that it can return to.
+    pub fn rewind(&mut self, n: usize) -> Result<()> {
+        self.mend()?;
+        if n >= self.history.len() && n > 0 {
+            return Ok(());
+        }
+        self.turn = None;
+        let kept = self.state.nearest(n.saturating_sub(1));
+        self.state.truncate(kept)?;
+        self.history.truncate(n);
+        if let Some(speculator) = &mut self.speculator {
+            speculator.rebuild(&self.history);
+        }
+        Ok(())
+    }
+
+    /// An independent sequence at the same point, with its own drafting. It shares the state's memory until one of the two writes.
+    ///
+    /// # Errors
+    /// Options of `speculation` are out of range.
+    pub fn fork(&mut self, speculation: Option<Speculation>) -> Result<Sequence> {
+        self.mend()?;
+        let mut speculator = speculation.map(Speculation::speculator).transpose()?;
+        if let Some(speculator) = &mut speculator {
+            speculator.rebuild(&self.history);
+        }
+        Ok(Sequence {
+            model: self.model.clone(),
+            vocab: self.vocab.clone(),
+            state: self.state.fork(self.state.len())?,
+            history: self.history.clone(),
+            turn: None,
+            speculator,
+            probe: None,
+            stats: DecodeStats::default(),
+            committed: None,
+            in_step: false,
+        })
+    }
+
+    // -- steps ---------------------------------------------------------------------------------------------------------------
+
+    /// What the next step forwards: up to `prompt_rows` tokens of the prompt, or the carried token with a draft, beside `others` sequences that decode.
+    pub(crate) fn plan(&mut self, prompt_rows: usize, others: usize, clock: &mut dyn Clock) -> Move {
+        if !self.model.is_alive() {
+            return Move::Over(Err(Error::Forked));
+        }
+        let Some(mut turn) = self.turn.take() else {
+            return Move::Over(Err(Error::Internal("a step without a request".into())));
+        };
+        if let Some(error) = turn.deferred.take() {
+            self.turn = Some(turn);
+            return Move::Over(Err(error));
+        }
+        let mut step = Step::default();
+        let reading = turn.committed == 0 && turn.finish.is_none();
+        if turn.finish.is_none() && !reading && self.state.len() >= self.state.n_ctx() {
+            turn.text.cut(&mut step.text);
+            turn.finish = Some(Finish::Context);
+        }
+        if turn.finish.is_some() || reading && prompt_rows == 0 {
+            step.finish = turn.finish;
+            self.turn = Some(turn);
+            return Move::Over(Ok(step));
+        }
+        // Plain greedy decoding needs no rows, only the greatest of each; a probe may want to see rows.
+        let seen = turn.request.logprobs.is_some() || self.probe.as_ref().is_some_and(|probe| probe.wants_rows());
+        let greedy = turn.sampler.is_plainly_greedy() && !seen;
+        if reading {
+            let tokens: Vec<u32> = self.history[self.state.len()..].iter().take(prompt_rows).copied().collect();
+            let rows = if tokens.len() == self.unread() { Want::Last } else { Want::None };
+            self.in_step = true;
+            return Move::Forward(Box::new(Plan { turn, tokens, rows, greedy, prompt: true, draft_ns: 0 }));
+        }
+        let start = clock.now_ns();
+        let mut tokens: Vec<u32> = self.history.last().copied().into_iter().collect();
+        let mut draft_ns = 0;
+        if let Some(speculator) = &mut self.speculator {
+            let (cached, n_ctx) = (self.state.len(), self.state.n_ctx());
+            let bounds = Bounds {
+                room: n_ctx - cached - 1,
+                wanted: turn.request.max_tokens - turn.produced,
+                n_vocab: self.model.config().n_vocab,
+                stop_ids: &turn.stop_ids,
+            };
+            let load = Load { rows: others, spans: others, cached };
+            tokens.extend_from_slice(&speculator.propose(&self.history, bounds, load).tokens);
+            if speculator.allowed() {
+                draft_ns = (clock.now_ns() - start).max(1);
+            }
+        }
+        self.in_step = true;
+        Move::Forward(Box::new(Plan { turn, tokens, rows: Want::All, greedy, prompt: false, draft_ns }))
+    }
+
+    /// How likely each token of the plan's draft is reached and right; empty without a draft.
+    pub(crate) fn reach(&self, plan: &Plan) -> &[f64] {
+        match &self.speculator {
+            Some(speculator) if plan.drafted() > 0 => &speculator.draft().reach,
+            _ => &[],
+        }
+    }
+
+    /// Verifies only the first `n` tokens of the plan's draft, or none if so few are not worth it.
+    pub(crate) fn cut(&mut self, plan: &mut Plan, n: usize) {
+        if let Some(speculator) = &mut self.speculator
+            && n < plan.drafted()
+        {
+            speculator.cut(n);
+            plan.tokens.truncate(1 + speculator.draft().len());
+        }
+    }
+
+    /// How many greatest of each row suffice for a plan; `None`: whole rows are needed.
+    pub(crate) fn best(&self, plan: &Plan) -> Option<usize> {
+        let topk = self.speculator.as_ref().map_or(0, |s| if plan.drafted() > 0 { s.topk() } else { 0 });
+        plan.greedy.then_some(topk.max(1))
+    }
+
+    /// The forward did not happen, or failed (Q3).
+    pub(crate) fn fail(&mut self, plan: Plan, error: Error) -> Result<Step> {
+        self.in_step = false;
+        if plan.prompt {
+            self.abandon()?;
+            return Err(error);
+        }
+        self.state.truncate(self.history.len() - 1)?;
+        if let Some(speculator) = &mut self.speculator {
+            speculator.drop_pending();
+        }
+        self.turn = Some(plan.turn);
+        Err(error)
+    }
+
+    /// Takes the rows of the plan's forward.
+    ///
+    /// # Errors
+    /// Sampling failed (Q3).
+    pub(crate) fn commit(
+        &mut self,
+        plan: Plan,
+        results: Results<'_>,
+        timing: &Timing,
+        clock: &mut dyn Clock,
+    ) -> Result<Step> {
+        if plan.prompt {
+            self.commit_prompt(plan, results, clock)
+        } else {
+            self.commit_draft(plan, results, timing, clock)
+        }
+    }
+
+    fn commit_prompt(&mut self, mut plan: Plan, results: Results<'_>, clock: &mut dyn Clock) -> Result<Step> {
+        self.stats.prefill_tokens += plan.tokens.len() as u64;
+        let mut step = Step::default();
+        if plan.rows == Want::Last {
+            self.state.pin();
+            let rows = self.commit_rows(&mut plan.turn, results, &[], &mut step);
+            if let Some(error) = rows.error {
+                return self.fail(plan, error);
+            }
+            self.settle(&plan.turn, 1)?;
+            step.finish = plan.turn.finish;
+        }
+        self.stats.prefill_ns = clock.now_ns() - plan.turn.begun_ns;
+        self.in_step = false;
+        self.turn = Some(plan.turn);
+        Ok(step)
+    }
+
+    fn commit_draft(
+        &mut self,
+        mut plan: Plan,
+        results: Results<'_>,
+        timing: &Timing,
+        clock: &mut dyn Clock,
+    ) -> Result<Step> {
+        if let Err(error) = self.before(Part::Forwarded) {
+            return self.fail(plan, error);
+        }
+        let drafted = plan.drafted();
+        let mut step = Step { drafted, ..Step::default() };
+        let begun = clock.now_ns();
+        let before = self.history.len();
+        let rows = self.commit_rows(&mut plan.turn, results, &plan.tokens[1..], &mut step);
+        let sampled = clock.now_ns();
+        let committed = self.history.len() - before;
+        step.accepted = rows.accepted;
+        if drafted > 0
+            && plan.turn.request.trace
+            && let Some(speculator) = &self.speculator
+        {
+            step.source = Some(speculator.draft().source.as_deref().unwrap_or("source").to_owned());
+        }
+        self.settle(&plan.turn, committed)?;
+        if drafted > 0
+            && let Some(speculator) = &mut self.speculator
+        {
+            speculator.observe_topk(&plan.tokens[..rows.sampled]);
+        }
+        let end = clock.now_ns();
+
+        let stats = &mut self.stats;
+        stats.steps += 1;
+        stats.decode_ns += end - timing.start;
+        stats.draft_ns += plan.draft_ns + (end - sampled);
+        stats.sample_ns += sampled - begun;
+        if drafted > 0 {
+            stats.verify_steps += 1;
+            stats.verify_ns += timing.to - timing.from;
+            stats.drafted += drafted as u64;
+            stats.accepted += rows.accepted as u64;
+            stats.bonus += u64::from(rows.accepted == drafted && committed > drafted);
+            stats.longest_draft = stats.longest_draft.max(drafted as u64);
+        } else {
+            stats.plain_steps += 1;
+        }
+        self.committed = Some(Committed {
+            drafted,
+            accepted: rows.accepted,
+            tokens: committed,
+            draft_ns: plan.draft_ns,
+            telling: rows.error.is_none() && (drafted == 0 || rows.accepted < committed || committed > drafted),
+            failed: rows.error.is_some(),
+        });
+        if let Some(error) = rows.error {
+            if step.tokens.is_empty() {
+                return self.fail(plan, error);
+            }
+            plan.turn.deferred = Some(error);
+        }
+        step.finish = plan.turn.finish;
+        self.in_step = false;
+        self.turn = Some(plan.turn);
+        Ok(step)
+    }
+
+    /// What the last step committed, once.
+    pub(crate) fn committed(&mut self) -> Option<Committed> {
+        self.committed.take()
+    }
+
+    /// Tells the speculator what the last step cost in plain steps of its own ([`quoth_draft::CostModel::draft_cost`]).
+    pub(crate) fn record(&mut self, committed: Committed, cost: f64) {
+        let Some(speculator) = &mut self.speculator else { return };
+        if committed.drafted == 0 {
+            speculator.record_plain(committed.draft_ns);
+        } else if !committed.failed {
+            speculator.record_verify(committed.accepted, committed.tokens, committed.telling.then_some(cost));
+        }
+    }
+
+    /// Samples and commits row after row until the draft is contradicted, the rows are used up, the request ends, or sampling fails (Q2).
+    fn commit_rows(&mut self, turn: &mut Turn, mut results: Results<'_>, draft: &[u32], step: &mut Step) -> Rows {
+        let mut rows = Rows::default();
+        let n_vocab = self.model.config().n_vocab;
+        let topk =
+            self.speculator.as_ref().map_or(0, |speculator| if draft.is_empty() { 0 } else { speculator.topk() });
+        for i in 0..=draft.len() {
+            let pos = self.history.len();
+            if topk > 0
+                && let Some(speculator) = &mut self.speculator
+            {
+                match &results {
+                    Results::Logits(logits) => {
+                        let mut ids = vec![0; topk];
+                        let n = topk_ids(&logits[i * n_vocab..(i + 1) * n_vocab], &mut ids);
+                        speculator.capture(ids.into_iter().take(n));
+                    }
+                    Results::Best(best) => speculator.capture(best[i].ids()),
+                }
+            }
+            if let Err(error) = self.before(Part::Sample { row: i }) {
+                rows.error = Some(error);
+                break;
+            }
+            let (picked, row) = match &mut results {
+                Results::Logits(logits) => {
+                    let row = &mut logits[i * n_vocab..(i + 1) * n_vocab];
+                    (turn.sampler.sample(row, &self.history, turn.committed, pos), &*row)
+                }
+                Results::Best(best) => (greatest(&best[i], pos), &[][..]),
+            };
+            let chosen = picked.and_then(|picked| {
+                let lp = turn.request.logprobs.map(|n| logprobs(row, picked.token, n, pos)).transpose()?;
+                Ok((picked, lp))
+            });
+            let (Picked { token, drew }, lp) = match chosen {
+                Ok(chosen) => chosen,
+                Err(error) => {
+                    rows.error = Some(error.into());
+                    break;
+                }
+            };
+            rows.sampled += 1;
+            self.stats.committed += 1;
+            self.stats.draws += u64::from(drew);
+            self.history.push(token);
+            if let Some(probe) = &mut self.probe {
+                probe.committed(pos, row, token);
+            }
+            let handed_out = step.tokens.len();
+            let ends = turn.take(&self.vocab, token, step);
+            if step.tokens.len() > handed_out {
+                step.logprobs.extend(lp);
+            }
+            let agrees = draft.get(i) == Some(&token);
+            rows.accepted += usize::from(agrees);
+            if ends || !agrees {
+                break;
+            }
+        }
+        rows
+    }
+
+    /// After committed rows: trims a token that completed a stop, truncates the state to the history (I1, I5), tells the speculator. `new` tokens were
+    /// committed.
+    fn settle(&mut self, turn: &Turn, new: usize) -> Result<()> {
+        let mut kept = new;
+        if turn.ended_by_stop() && new > 0 {
+            self.history.pop();
+            kept -= 1;
+        }
+        self.state.truncate(self.history.len() - 1)?;
+        if turn.finish.is_some() {
+            self.state.pin();
+        }
+        if let Some(speculator) = &mut self.speculator {
+            if kept > 0 {
+                speculator.observe(&self.history[self.history.len() - kept..]);
+            } else {
+                speculator.drop_pending();
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The token of a row's greatest logit, as the sampler would choose it.
+fn greatest(best: &Best, pos: usize) -> Result<Picked, SampleError> {
+    if let Some(token) = best.nan() {
+        return Err(SampleError::NotANumber { pos, token });
+    }
+    match best.ids().next() {
+        Some(token) => Ok(Picked { token, drew: false }),
+        None => Err(SampleError::AllMasked { pos }),
+    }
+}
