@@ -304,7 +304,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn exp2(self) -> Self {
-            // SAFETY: see above. Scaling by 2^n is exact, as adding n to the exponent is.
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. Scaling by 2^n is exact, as adding n to the exponent is.
             unsafe {
                 let n = _mm512_roundscale_ps::<NEAREST>(self.0);
                 let r = _mm512_sub_ps(self.0, n);
@@ -318,17 +318,17 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn from_half(at: *const u16) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) })
         }
         #[inline(always)]
         unsafe fn put_bytes(self, at: *mut u8) {
-            // SAFETY: see above. A NaN becomes 2^31, whose lowest byte is 0.
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. A NaN becomes 2^31, whose lowest byte is 0.
             unsafe { _mm_storeu_si128(at.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(self.0))) };
         }
         #[inline(always)]
         unsafe fn put_bytes_of_four(four: [Self; 4], at: *mut u8) {
-            // SAFETY: see above. Packing saturates: −2^31, which a NaN becomes, to 0. It works on quarters of registers, so that afterwards quarter q holds four
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. Packing saturates: −2^31, which a NaN becomes, to 0. It works on quarters of registers, so that afterwards quarter q holds four
             // bytes of quarter q of each of the four.
             unsafe {
                 let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
@@ -340,7 +340,7 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn greatest_of_two(two: [Self; 2]) -> [f32; 2] {
-            // SAFETY: see above. The lanes of both are folded side by side.
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. The lanes of both are folded side by side.
             unsafe {
                 let a = _mm256_max_ps(_mm512_castps512_ps256(two[0].0), upper(two[0].0));
                 let b = _mm256_max_ps(_mm512_castps512_ps256(two[1].0), upper(two[1].0));
@@ -437,7 +437,7 @@ mod x86 {
 
     #[inline(always)]
     unsafe fn exp2_half(x: __m256) -> __m256 {
-        // SAFETY: see above.
+        // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
         unsafe {
             let n = _mm256_round_ps::<NEAREST>(x);
             let r = _mm256_sub_ps(x, n);
@@ -532,19 +532,19 @@ mod x86 {
         }
         #[inline(always)]
         unsafe fn exp2(self) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
             unsafe { both!(exp2_half, self) }
         }
         #[inline(always)]
         unsafe fn from_half(at: *const u16) -> Self {
-            // SAFETY: see above.
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
             Avx2(unsafe {
                 [_mm256_cvtph_ps(_mm_loadu_si128(at.cast())), _mm256_cvtph_ps(_mm_loadu_si128(at.add(8).cast()))]
             })
         }
         #[inline(always)]
         unsafe fn put_bytes(self, at: *mut u8) {
-            // SAFETY: see above. Packing saturates: −2^31, which a NaN becomes, to 0. It works on halves of registers.
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. Packing saturates: −2^31, which a NaN becomes, to 0. It works on halves of registers.
             unsafe {
                 let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0[0]), _mm256_cvtps_epi32(self.0[1]));
                 let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);

@@ -261,6 +261,14 @@ fn what_the_system_refuses_is_told_and_leaves_the_old_file() {
     assert!(fs::read(dir.path().join("sample")).unwrap().len() < whole.len());
     assert_eq!(other.load(dir.path().join("sample")).unwrap(), 0);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing temporary stays");
+    #[cfg(unix)]
+    {
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("sample", &link).unwrap();
+        store.save(&link).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "a link stays");
+        assert!(fs::read(dir.path().join("sample")).unwrap() == whole, "what it points to is written");
+    }
 }
 
 #[test]

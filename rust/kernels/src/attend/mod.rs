@@ -278,7 +278,7 @@ fn weigh_bytes(
         m: &mut out.m,
         l: &mut out.l,
     };
-    // SAFETY: as above.
+    // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
     unsafe { (fns.weights)(weights) };
     let tile = bytes::Tile {
         values: &bytes[layout.values_at()..],
@@ -290,7 +290,7 @@ fn weigh_bytes(
         rows: visible.len(),
         out: &mut out.o,
     };
-    // SAFETY: as above.
+    // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
     unsafe { (fns.weigh_bytes)(tile) };
 }
 
@@ -345,7 +345,7 @@ impl Running {
             let (total, o) = (&mut self.total[part.clone()], &o[part]);
             if self.started[i] {
                 (self.m[i], self.l[i]) = (both.m[i], both.l[i]);
-                // SAFETY: as above.
+                // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
                 unsafe { (fns.merge)(total, both.old[i], o, both.new[i]) };
             } else {
                 (self.m[i], self.l[i]) = (m[i], l[i]);

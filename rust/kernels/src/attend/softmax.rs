@@ -215,6 +215,7 @@ unsafe fn weights_of<L: Lanes, const N: usize>(w: Weights<'_>) {
 /// # Safety
 /// The CPU must have the set of `L`; the pointers have what [`Weights`] says, for `N` times 16 slots and `B` blocks.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, reason = "arrays with other orders of their axes are walked by the same numbers")]
 unsafe fn code_blocks<L: Lanes, const N: usize, const B: usize>(
     p: *const f32,
     scales: *const f32,

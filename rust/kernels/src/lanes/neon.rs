@@ -78,7 +78,7 @@ unsafe fn exp_quarter(x: float32x4_t) -> float32x4_t {
 /// An `n` of NaN is 0, so a NaN stays.
 #[inline(always)]
 unsafe fn exp2_quarter(x: float32x4_t) -> float32x4_t {
-    // SAFETY: as above.
+    // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
     unsafe {
         let n = vrndnq_f32(x);
         let r = vsubq_f32(x, n);
@@ -192,12 +192,12 @@ unsafe impl Lanes for Neon {
     }
     #[inline(always)]
     unsafe fn exp2(self) -> Self {
-        // SAFETY: see above.
+        // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
         unsafe { all!(exp2_quarter, self) }
     }
     #[inline(always)]
     unsafe fn from_half(at: *const u16) -> Self {
-        // SAFETY: see above.
+        // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
         unsafe {
             Neon([
                 widened_quarter(vld1_u16(at)),
@@ -209,7 +209,7 @@ unsafe impl Lanes for Neon {
     }
     #[inline(always)]
     unsafe fn put_bytes(self, at: *mut u8) {
-        // SAFETY: see above. The conversion turns a NaN into 0.
+        // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. The conversion turns a NaN into 0.
         unsafe {
             let two = |a: float32x4_t, b: float32x4_t| {
                 vmovn_u16(vcombine_u16(vmovn_u32(vcvtnq_u32_f32(a)), vmovn_u32(vcvtnq_u32_f32(b))))

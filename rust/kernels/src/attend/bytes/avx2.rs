@@ -150,7 +150,7 @@ unsafe fn rows<D: Dot, const R: usize>(t: &mut Tile<'_>, block: usize, part: usi
         let codes = t.codes.as_ptr().add(block * BLOCK + row * CHUNK);
         let mut sum = [D::zero(); R];
         for quad in QUADS * t.panels.start..QUADS * t.panels.end {
-            if row == 0 && part % 2 == 0 {
+            if row == 0 && part.is_multiple_of(2) {
                 _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(quad * QUAD_BYTES).cast());
             }
             let v = D::values(values.add(quad * QUAD_BYTES));
