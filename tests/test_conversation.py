@@ -12,12 +12,19 @@ import threading
 import pytest
 
 import quoth
+from quoth.options import CoreSpeculation
 from quoth.transcript import groups
 from scripted import CHATML, EOT, FAMILY, LETTERS, PHRASE, STOP, Scripted
 from sources import OPEN, Source, speculation
 
 EAGER = quoth.Speculation(gate=OPEN, costs={1: 1.0})
-"""Drafts whenever it can: where a test counts drafts, the gate must not look at the clock."""
+"""Drafts whenever it can: where a test counts drafts, neither gate nor lengths may look at the clock."""
+
+
+@pytest.fixture(autouse=True)
+def _without_the_clock(monkeypatch):
+    """Lengths of drafts follow the table alone, not what steps take on a busy machine."""
+    monkeypatch.setattr(CoreSpeculation, "live_costs", False)
 
 
 @pytest.fixture(scope="module")
@@ -1142,37 +1149,3 @@ def test_tools_and_variables_reach_the_template(model):
     )
     chat.reply("a")
     assert model.tokenizer.decode(chat.tokens, skip_special=False).startswith('[{"name": "f"}]FalseD<|im_start|>')
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"overflow": "x"}, {"system": 3}, {"max_tokens": 0}, {"stop": [1.5]}, {"messages": "x"}, {"messages": [{}]},
-        {"sampling": 3}, {"speculation": "x"},
-    ],
-    ids=str,
-)  # fmt: skip
-def test_nonsense_is_refused_when_a_conversation_is_made(model, options):
-    with pytest.raises(quoth.OptionsError):
-        model.conversation(**options)
-
-
-@pytest.mark.parametrize(
-    ("message", "options"),
-    [
-        (3, {}), (None, {}), (["a"], {}), ([1.5], {}), ([10**9], {}), ([-1], {}), ([True], {}), ({"content": "x"}, {}),
-        ("a", {"max_tokens": 0}), ("a", {"logprobs": 21}), ("a", {"stop": [None]}), ("a", {"sampling": 1}),
-        ("a\ud800", {}),
-    ],
-    ids=str,
-)  # fmt: skip
-def test_nonsense_is_refused_when_it_is_sent(model, message, options):
-    chat = model.conversation(max_tokens=2)
-    chat.reply("a")
-    before = chat.messages
-    with pytest.raises((quoth.OptionsError, quoth.TokenizerError)):
-        chat.send(message, **options)
-    with pytest.raises(quoth.OptionsError):
-        chat.reply("a", seed=-1)
-    assert chat.messages == before
-    assert chat.reply("b").tokens

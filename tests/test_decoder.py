@@ -142,39 +142,6 @@ def test_options_set_during_a_generation_count_from_the_next_one_on() -> None:
 # ---- refusals
 
 
-@pytest.mark.parametrize(
-    ("prompt", "options", "kind", "message"),
-    [
-        ([], {}, quoth.OptionsError, "at least one token"),
-        ("", {}, quoth.OptionsError, "at least one token"),
-        ([1, 97], {}, quoth.OptionsError, "token 97 at position 1 is out of range, expected 0 to 96"),
-        ([-1], {}, quoth.OptionsError, "token 0 is -1"),
-        ([1] * 513, {}, quoth.ContextFullError, "513 tokens after 0 cached ones do not fit the context of 512"),
-        ([1], {"max_tokens": 0}, quoth.OptionsError, "max_tokens is 0"),
-        ([1], {"max_tokens": 1.5}, quoth.OptionsError, "max_tokens is 1.5"),
-        ([1], {"logprobs": 21}, quoth.OptionsError, "logprobs is 21"),
-        ([1], {"stop": 97}, quoth.OptionsError, "stop is 97"),
-        ([1], {"stop": [""]}, quoth.OptionsError, "stop"),
-        ([1], {"stop": [None]}, quoth.OptionsError, "stop is"),
-        ([1], {"seed": -1}, quoth.OptionsError, "seed is -1"),
-    ],
-)
-def test_a_request_that_makes_no_sense_changes_nothing(
-    prompt: object, options: dict[str, object], kind: type[Exception], message: str
-) -> None:
-    """Also bug report 11: an empty prompt killed the engine."""
-    model = tiny()
-    decoder = model.decoder(sampling=WARM)
-    decoder.generate(PROMPT, max_tokens=5, stop_at_eog=False)
-    history = decoder.history
-    with pytest.raises(kind) as caught:
-        decoder.generate(prompt, **options)  # type: ignore[arg-type]
-    assert message in str(caught.value)
-    assert decoder.history == history
-    assert decoder.cached_tokens == len(history) - 1
-    assert decoder.generate(PROMPT, max_tokens=20, stop_at_eog=False).tokens == plain(model, PROMPT, 20)
-
-
 REFUSED: list[tuple[object, type[Exception]]] = [
     ([], quoth.OptionsError),
     ([1, 97], quoth.OptionsError),

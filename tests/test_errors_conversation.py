@@ -106,6 +106,8 @@ def test_a_seed_that_is_set_is_one(model: quoth.Model, seed: Any) -> None:
     refused(lambda: setattr(chat, "seed", seed), f"seed is {seed!r}, expected a whole number of 0 to 2^64 - 1")
     assert chat.seed == chat.sampling.seed == 4
     refused(lambda: chat.send("a", seed=seed), "seed is")
+    for name, value in (("logprobs", 21), ("sampling", 1), ("stop", [None]), ("max_tokens", 0), ("stop_at_eog", 2)):
+        refused(lambda n=name, v=value: chat.send("a", **{n: v}), f"{name} is {value!r}, expected")
     refused(lambda: chat.send("a", progress=5), "progress is 5, expected something to call")  # type: ignore[arg-type]
     with pytest.raises(AttributeError):
         chat.trimmed = 3  # type: ignore[misc]
@@ -229,6 +231,9 @@ TEMPLATES: list[tuple[dict[str, Any], str]] = [
         for value in (5, "x", {"a": 1})
     ),
     ({"tools": [{}, 3]}, "tools[1] is 3, expected a mapping"),
+    ({"messages": "x"}, "messages is 'x', expected a list of messages"),
+    ({"messages": [{}]}, "messages[0] is {}, expected a mapping with a role"),
+    ({"speculation": "x"}, "speculation is 'x', expected quoth.Speculation"),
     ({"tools": [{"name": nested(5000)}]}, "tools has more than 64 levels"),
     ({"documents": [{"text": SURROGATE}]}, "documents[0]['text'] has a lone surrogate at character 1"),
 ]

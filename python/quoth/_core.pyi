@@ -7,7 +7,7 @@ Every class belongs to one caller at a time and raises `BusyError` for a second 
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, final
+from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,14 +70,10 @@ class GgufFile:
     """An open file: metadata by key, tensors by description."""
 
     def __new__(cls, path: str | PathLike[str]) -> GgufFile: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def alignment(self) -> int: ...
-    @property
-    def n_bytes(self) -> int: ...
-    @property
-    def paths(self) -> list[Path]: ...
+    version: Final[int]
+    alignment: Final[int]
+    n_bytes: Final[int]
+    paths: Final[list[Path]]
     def keys(self) -> list[str]: ...
     def __len__(self) -> int: ...
     def __contains__(self, key: str, /) -> bool: ...
@@ -93,20 +89,13 @@ class Model:
     ) -> Model: ...
     def config(self) -> _Config: ...
     def token_ids(self, tokens: _Tokens) -> list[int]: ...
-    @property
-    def n_ctx(self) -> int: ...
-    @property
-    def n_vocab(self) -> int: ...
-    @property
-    def threads(self) -> int: ...
-    @property
-    def kernels(self) -> str: ...
-    @property
-    def kernels_detail(self) -> str: ...
-    @property
-    def weight_bytes(self) -> int: ...
-    @property
-    def load_ns(self) -> int: ...
+    n_ctx: Final[int]
+    n_vocab: Final[int]
+    threads: Final[int]
+    kernels: Final[str]
+    kernels_detail: Final[str]
+    weight_bytes: Final[int]
+    load_ns: Final[int]
 
 @final
 class Session:
@@ -119,8 +108,7 @@ class Session:
     def truncate(self, n: int) -> None: ...
     def fork(self, n: int) -> Session: ...
     def same_prefix(self, other: Session, n: int) -> bool: ...
-    @property
-    def memory_bytes(self) -> int: ...
+    memory_bytes: Final[int]
 
 @final
 class Decoder:
@@ -170,154 +158,100 @@ class DraftIndex:
 class Step:
     """What a step handed out."""
 
-    @property
-    def tokens(self) -> list[int]: ...
-    @property
-    def text(self) -> str: ...
-    @property
-    def logprobs(self) -> list[TokenLogprobs]: ...
-    @property
-    def drafted(self) -> int: ...
-    @property
-    def accepted(self) -> int: ...
-    @property
-    def source(self) -> str | None: ...
-    @property
-    def finish(self) -> Finish | None: ...
+    tokens: Final[list[int]]
+    text: Final[str]
+    logprobs: Final[list[TokenLogprobs]]
+    drafted: Final[int]
+    accepted: Final[int]
+    source: Final[str | None]
+    finish: Final[Finish | None]
 
 @final
 class Finish:
     """Why a generation ended."""
 
-    @property
-    def reason(self) -> Literal["stop", "length", "context"]: ...
-    @property
-    def stop_id(self) -> int | None: ...
-    @property
-    def stop_text(self) -> int | None: ...
+    reason: Final[Literal["stop", "length", "context"]]
+    stop_id: Final[int | None]
+    stop_text: Final[int | None]
 
 @final
 class TokenLogprobs:
     """The log-probability of the chosen token, the best tokens with theirs."""
 
-    @property
-    def logprob(self) -> float: ...
-    @property
-    def top(self) -> list[tuple[int, float]]: ...
+    logprob: Final[float]
+    top: Final[list[tuple[int, float]]]
 
 @final
 class DecodeStats:
     """Counts and times of a request."""
 
-    @property
-    def prefill_tokens(self) -> int: ...
-    @property
-    def prefill_ns(self) -> int: ...
-    @property
-    def cached_tokens(self) -> int: ...
-    @property
-    def steps(self) -> int: ...
-    @property
-    def verify_steps(self) -> int: ...
-    @property
-    def plain_steps(self) -> int: ...
-    @property
-    def committed(self) -> int: ...
-    @property
-    def draws(self) -> int: ...
-    @property
-    def drafted(self) -> int: ...
-    @property
-    def accepted(self) -> int: ...
-    @property
-    def bonus(self) -> int: ...
-    @property
-    def decode_ns(self) -> int: ...
-    @property
-    def draft_ns(self) -> int: ...
-    @property
-    def verify_ns(self) -> int: ...
-    @property
-    def sample_ns(self) -> int: ...
-    @property
-    def longest_draft(self) -> int: ...
-    @property
-    def tokens_per_step(self) -> float: ...
-    @property
-    def acceptance(self) -> float: ...
+    prefill_tokens: Final[int]
+    prefill_ns: Final[int]
+    cached_tokens: Final[int]
+    steps: Final[int]
+    verify_steps: Final[int]
+    plain_steps: Final[int]
+    committed: Final[int]
+    draws: Final[int]
+    drafted: Final[int]
+    accepted: Final[int]
+    bonus: Final[int]
+    decode_ns: Final[int]
+    draft_ns: Final[int]
+    verify_ns: Final[int]
+    sample_ns: Final[int]
+    longest_draft: Final[int]
+    tokens_per_step: Final[float]
+    acceptance: Final[float]
 
 @final
 class SpeculationStats:
     """What speculation did in a request."""
 
-    @property
-    def gate(self) -> GateStats: ...
-    @property
-    def sources(self) -> list[SourceStats]: ...
+    gate: Final[GateStats]
+    sources: Final[list[SourceStats]]
 
 @final
 class GateStats:
     """What the gate did and why."""
 
-    @property
-    def state(self) -> str: ...
-    @property
-    def estimated_speedup(self) -> float | None: ...
-    @property
-    def trips(self) -> int: ...
-    @property
-    def probes(self) -> int: ...
-    @property
-    def reopened(self) -> int: ...
-    @property
-    def closed_steps(self) -> int: ...
-    @property
-    def probe_in(self) -> int: ...
-    @property
-    def scale(self) -> float: ...
-    @property
-    def plain_ns(self) -> float | None: ...
-    @property
-    def costs(self) -> str: ...
-    @property
-    def reason(self) -> str | None: ...
+    state: Final[str]
+    estimated_speedup: Final[float | None]
+    trips: Final[int]
+    probes: Final[int]
+    reopened: Final[int]
+    closed_steps: Final[int]
+    probe_in: Final[int]
+    scale: Final[float]
+    plain_ns: Final[float | None]
+    costs: Final[str]
+    reason: Final[str | None]
 
 @final
 class SourceStats:
     """What one source of drafts did."""
 
-    @property
-    def name(self) -> str: ...
-    @property
-    def drafts(self) -> int: ...
-    @property
-    def drafted(self) -> int: ...
-    @property
-    def accepted(self) -> int: ...
-    @property
-    def reason(self) -> str | None: ...
+    name: Final[str]
+    drafts: Final[int]
+    drafted: Final[int]
+    accepted: Final[int]
+    reason: Final[str | None]
 
 @final
 class Event:
     """A step of a scheduler's task."""
 
-    @property
-    def task(self) -> int: ...
-    @property
-    def step(self) -> Step | None: ...
-    @property
-    def error(self) -> BaseException | None: ...
-    @property
-    def outcome(self) -> Outcome | None: ...
+    task: Final[int]
+    step: Final[Step | None]
+    error: Final[BaseException | None]
+    outcome: Final[Outcome | None]
 
 @final
 class Outcome:
     """What a scheduler's task did."""
 
-    @property
-    def stats(self) -> DecodeStats: ...
-    @property
-    def speculation(self) -> SpeculationStats | None: ...
+    stats: Final[DecodeStats]
+    speculation: Final[SpeculationStats | None]
 
 @final
 class Scheduler:
