@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import quoth
-from quoth import _files, decoder, costs, saved
+from quoth import _files, costs, decoder, saved
 from quoth.bench.record import write_record
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="modes and links of POSIX")
