@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import quoth
 from program import ROOT, Run, program_env, without_styles
+from quoth import _files
 from quoth.cli import _load, _run, main
 from quoth.cli._app import app
 from quoth.cli._console import bar, visible
@@ -148,28 +149,27 @@ def test_what_cannot_be_read_is_one_line_and_exit_1(run_quoth: Run, tmp_path: Pa
 def test_texts_have_an_end(run_quoth: Run, tmp_path: Path, option: str) -> None:
     prompt = ["-p", "a"] if option == "--ref" else []
     ran = run_quoth("generate", "m.gguf", *prompt, option, "/dev/zero")
-    what = "prompt" if option == "--file" else "reference"
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"error: the {what} `/dev/zero` is a device, expected a file or a pipe\n"
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err == "error: `/dev/zero` is a device, expected a file or a pipe\n"
 
 
 def test_texts_are_bounded_wherever_they_come_from(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(_load, "MAX_TEXT_BYTES", 100)
+    monkeypatch.setattr(_files, "TEXT_BYTES", 100)
     file = tmp_path / "a.txt"
     os.mkfifo(tmp_path / "pipe")
-    for content, fits in ((b"a" * 100, True), (b"a" * 101, False)):
+    for content, fits in ((b"a" * 100, True), (b"\xef\xbb\xbfa", True), (b"a" * 101, False)):
         file.write_bytes(content)
         writer = threading.Thread(target=(tmp_path / "pipe").write_bytes, args=(content,))
         writer.start()
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
         for path in (str(file), str(tmp_path / "pipe"), "-"):
             if fits:
-                assert _load.read_text(path, "the text") == content.decode()
+                assert _load.read_text(path, "the text") == content.decode("utf-8-sig")
             else:
                 name = "stdin" if path == "-" else f"`{path}`"
                 with pytest.raises(quoth.QuothError) as caught:
                     _load.read_text(path, "the text")
-                assert str(caught.value) == f"the text in {name} has more than 100 bytes, expected at most these"
+                assert str(caught.value) == f"{name} has 101 bytes or more, expected at most 100"
         writer.join()
 
 

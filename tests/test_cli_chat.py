@@ -181,7 +181,7 @@ def test_options_can_be_set_and_shown(run_quoth: Run, tiny_chat_path: Path, tmp_
         (b"/ref \0\n", 2, "expected a file, found a name with the character U+0000 at 0"),
         (b"/load \0\n", 2, "expected a file, found a name with the character U+0000 at 0"),
         (lines("/save ~no-such-user/a.json"), 2, "there is no such user's folder"),
-        (lines("/ref /dev/zero"), 1, "the reference `/dev/zero` is a device, expected a file or a pipe"),
+        (lines("/ref /dev/zero"), 2, "`/dev/zero` is a device, expected a file or a pipe"),
         (lines("/unref 1"), 2, "expected nothing behind /unref, found 1"),
         (lines("/quit now"), 2, "expected nothing behind /quit, found now"),
     ],

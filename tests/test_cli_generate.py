@@ -81,6 +81,7 @@ def test_without_a_template_the_text_is_completed_and_it_is_said(run_quoth: Run,
     ran = run_quoth("generate", tiny_model_path, "-p", PROMPT, "-n", N)
     assert ran.out == spoken(tiny_model_path, PROMPT).text + "\n"
     assert "no chat template" in ran.err
+    assert "--template takes one: a file, or alpaca, chatml, " in ran.err
     assert run_quoth("generate", tiny_model_path, "-p", PROMPT, "--system", "x").code == 2
 
 
@@ -107,10 +108,45 @@ def test_a_files_last_line_end_is_dropped_unless_the_text_is_gone_on_with(tmp_pa
     assert prompt_text(f"typed{end}", None, raw=False) == f"typed{end}"
 
 
-def test_there_is_one_prompt() -> None:
-    for text, file in ((None, None), ("a", "b")):
-        with pytest.raises(quoth.OptionsError, match="expected a prompt"):
-            prompt_text(text, file, raw=False)
+def test_there_is_one_prompt(run_quoth: Run, tiny_model_path: Path) -> None:
+    with pytest.raises(quoth.OptionsError, match="expected a prompt"):
+        prompt_text("a", "b", raw=False)
+    command = ("generate", tiny_model_path, "--raw", "-n", 4)
+    ran = run_quoth(*command, stdin=b"")
+    assert (ran.code, ran.out) == (2, "")
+    assert "expected a prompt, either -p TEXT (- is stdin) or -f FILE, found neither" in ran.last_error
+    assert run_quoth(*command, stdin=PROMPT.encode()).out == run_quoth(*command, "-p", PROMPT).out
+
+
+def test_a_byte_order_mark_is_no_part_of_any_file(run_quoth: Run, tiny_model_path: Path, tmp_path: Path) -> None:
+    mark = "\ufeff"
+    for name, text in (("prompt.txt", PROMPT), ("t.jinja", "{{ messages[0].content }}"), ("ref.txt", PROMPT)):
+        (tmp_path / name).write_text(mark + text, encoding="utf-8")
+    ran = parsed(run_quoth("generate", tiny_model_path, "-f", "prompt.txt", "--template", "t.jinja", "-n", 4, "--json"))
+    assert ran["prompt_tokens"] == len(PROMPT)
+    chat = quoth.Model(tiny_model_path).conversation(chat_template="chatml")
+    handle = chat.add_reference(tmp_path / "ref.txt")
+    assert chat.references[handle] == len(PROMPT)
+    for message in (PROMPT, mark + PROMPT):
+        (tmp_path / "chat.json").unlink(missing_ok=True)
+        lines = f"{message}\n/save chat.json\n".encode()
+        assert run_quoth("chat", tiny_model_path, "--template", "chatml", "-n", 1, stdin=lines).code == 0
+        assert (
+            quoth.Conversation.load(tmp_path / "chat.json", quoth.Model(tiny_model_path)).messages[0]["content"]
+            == PROMPT
+        )
+
+
+def test_a_template_is_chosen_by_name_or_file(run_quoth: Run, tiny_model_path: Path) -> None:
+    tokenizer = quoth.Model(tiny_model_path).tokenizer
+    ran = parsed(run_quoth("generate", tiny_model_path, "-p", PROMPT, "-n", 4, "--json", "--template", "llama3"))
+    assert ran["prompt_tokens"] == len(tokenizer.apply_chat_template(TURN, chat_template="llama3"))
+    ran = run_quoth("generate", tiny_model_path, "-p", PROMPT, "--template", "chatlm")
+    assert ran.code == 1
+    assert "no chat template `chatlm`, known by name are alpaca, chatml, " in ran.last_error
+    assert run_quoth("generate", tiny_model_path, "--raw", "-p", PROMPT, "--template", "chatml").code == 2
+    ran = run_quoth("generate", tiny_model_path, "-p", PROMPT, "--pre", "unheard-of")
+    assert "`unheard-of` (argument pre) is unknown" in ran.last_error
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,6 @@ def test_the_splitter_can_be_named(run_quoth: Run, tiny_model_path: Path) -> Non
 @pytest.mark.parametrize(
     ("args", "stdin", "said"),
     [
-        ([], b"a\xffb", "the text in stdin is not UTF-8: byte 0xff at 1"),
         (["--decode"], b"1 2 three", "word 2 of the list of ids is 'three', expected a whole number"),
         (["--decode"], b"1 512", "expected a token id in 0 to 511, found 512"),
         (["--decode"], b"-1", "expected a token id in 0 to 511, found -1"),
@@ -115,3 +114,11 @@ def test_what_cannot_be_tokenized_is_named(
 def test_decoded_text_does_not_steer_a_terminal(in_terminal: Run, tiny_model_path: Path, tmp_path: Path) -> None:
     (tmp_path / "ids").write_text("27 91 50 74 65")
     assert in_terminal("tokenize", tiny_model_path, tmp_path / "ids", "--decode").out == "␛[2JA"
+
+
+def test_a_text_that_is_not_utf8_is_refused_and_a_byte_order_mark_is_no_text(
+    run_quoth: Run, tiny_model_path: Path
+) -> None:
+    ran = run_quoth("tokenize", tiny_model_path, "-", stdin=b"a\xffb")
+    assert (ran.code, ran.err) == (2, "error: the text in stdin is not UTF-8: byte 0xff at 1\n")
+    assert run_quoth("tokenize", tiny_model_path, "-", stdin=b"\xef\xbb\xbfa").out == "97\n"

@@ -406,7 +406,7 @@ def test_text_that_is_not_unicode_is_refused(model: quoth.Model) -> None:
 
 
 def test_a_flag_is_no_token_id_wherever_ids_are_taken(model: quoth.Model, tmp_path: Path) -> None:
-    decoder, index, chat = model.decoder(), quoth.DraftIndex(100), model.conversation(chat_template="x")
+    decoder, index, chat = model.decoder(), quoth.DraftIndex(100), model.conversation(chat_template="{{ messages }}")
     calls: list[Callable[[Any], object]] = [
         decoder.generate, lambda ids: list(decoder.stream(ids)), lambda ids: list(decoder.tokens(ids)),
         decoder.add_reference, model.decoder(speculation=None).add_reference,

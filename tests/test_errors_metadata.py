@@ -277,17 +277,3 @@ def test_a_damaged_vocabulary_is_refused_and_the_bare_machine_still_runs(
         found.tokenizer.encode("Hello")
     assert message in str(caught.value)
     assert found.session().forward([1, 2, 3]).shape == (3, 512)
-
-
-def test_text_beyond_the_rows_of_the_embedding_is_refused(tmp_path: Path) -> None:
-    """A vocabulary may name more tokens than the model has rows for; such a token is out of range."""
-    file = model()
-    of, tokens = file.keys["tokenizer.ggml.tokens"][1]
-    file.set("tokenizer.ggml.tokens", ARRAY, (of, [*tokens, "<|extra|>"]))
-    file.set("tokenizer.ggml.token_type", ARRAY, (5, [*file.keys["tokenizer.ggml.token_type"][1][1], 4]))
-    path = tmp_path / "model.gguf"
-    path.write_bytes(file.packed())
-    decoder = load(path).decoder()
-    with pytest.raises(quoth.OptionsError, match="token 512 at position 0 is out of range, expected 0 to 511"):
-        decoder.generate("<|extra|>")
-    assert decoder.generate([1, 2, 3], max_tokens=4).tokens

@@ -84,7 +84,7 @@ def test_a_class_is_made_with_the_parameters_of_its_stub(name: str) -> None:
 
 def test_options_have_the_fields_that_the_stub_asks_for() -> None:
     assert vars(CoreSampling(quoth.Sampling())).keys() == FIELDS["_Sampling"]
-    assert vars(CoreSpeculation(quoth.Speculation())).keys() == FIELDS["_Speculation"]
+    assert vars(CoreSpeculation(quoth.Speculation())).keys() | {"live_costs"} == FIELDS["_Speculation"]
     request = Request.of({}, GenerateOptions, quoth.Sampling(), 10)
     assert vars(request).keys() == FIELDS["_Request"] | {"stops", "progress"}, "the core reads all but these"
 
@@ -109,6 +109,12 @@ def test_results_have_the_fields_of_their_stubs(tiny_model_path: Path) -> None:
     request = Request.of({"max_tokens": 8, "logprobs": 2}, GenerateOptions, quoth.Sampling(), decoder.model.n_vocab)
     seen = check(decoder._core.begin([1, 2, 3], request, None)) | check(decoder._core.run())
     seen |= check(decoder._core.stats()) | check(decoder._core.speculation_stats())
+    options = CoreSpeculation(quoth.Speculation())
+    scheduler = _core.Scheduler(decoder.model._model, "f32", options, 1, None, 0)
+    scheduler.submit([1, 2, 3], request, options, None, [], 0)
+    while not scheduler.is_idle():
+        for event in scheduler.step():
+            seen |= check(event)
     assert seen == {name for name, node in CLASSES.items() if "__new__" not in methods(node)}
 
 

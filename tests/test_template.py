@@ -5,21 +5,24 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import itertools
+import os
 import types
 from datetime import datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
 from quoth.errors import TokenizerError
 from quoth.template import ChatTemplate, TemplateError
+from quoth.templates import NAMED
 from quoth.tokenizer import _TRANSFORMERS, Tokenizer
 from quoth.transcript import Entry, Transcript
 from vocabularies import read_metadata, tiny_vocabulary
 
-STYLES = {
-    path.stem: path.read_text(encoding="utf-8") for path in (Path(__file__).parent / "data/templates").glob("*.jinja")
-}
+TEMPLATES = Path(__file__).parent / "data" / "templates"
+STYLES = NAMED | {path.stem: path.read_text(encoding="utf-8") for path in TEMPLATES.glob("*.jinja")}
 SPECIAL = {"bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
 TOOL = {
     "type": "function",
@@ -58,6 +61,21 @@ CONVERSATIONS = {
     ],
     "parts": [{"role": "user", "content": [{"type": "text", "text": "Look: "}, {"type": "text", "text": "here"}]}],
     "strange order": [{"role": "assistant", "content": "I begin."}, {"role": "assistant", "content": "And go on."}],
+}
+LONG = {
+    "words": [
+        {"role": role, "content": f"{n} " + "some words " * 30} for n in range(1000) for role in ("user", "assistant")
+    ],
+    "calls": [
+        message
+        for n in range(1000)
+        for message in (
+            {"role": "user", "content": f"Weather {n}?"},
+            {"role": "assistant", "content": "", "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "call00001", "name": "weather", "content": f"{n} degrees"},
+            {"role": "assistant", "content": f"It is {n}."},
+        )
+    ],
 }
 VARIABLES = [
     {},
@@ -103,20 +121,45 @@ def test_the_templates_of_the_shared_models_render_as_transformers_does(shared_d
     assert all(compared(source) >= 24 for source in sources)
 
 
+def test_templates_of_a_folder_render_as_transformers_does_also_long_conversations():
+    """`QUOTH_TEMPLATES` names a folder of `.jinja` files, such as `models/templates` of llama.cpp's source."""
+    folder = os.environ.get("QUOTH_TEMPLATES")
+    if not folder:
+        pytest.skip("QUOTH_TEMPLATES names no folder of templates to compare with transformers")
+    paths = sorted(Path(folder).glob("*.jinja"))
+    assert paths
+    for path in paths:
+        source = path.read_text(encoding="utf-8")
+        compared(source)
+        for name, messages in LONG.items():
+            compare(source, messages, tools=[TOOL] if name == "calls" else None)
+
+
+@pytest.mark.parametrize("name", sorted(LONG))
+@pytest.mark.parametrize("style", ["command-r", "harmony", "llama3", "mistral", "qwen3"])
+def test_a_conversation_of_a_thousand_turns_renders_as_transformers_does(style, name):
+    compare(STYLES[style], LONG[name], tools=[TOOL] if name == "calls" else None)
+
+
+@pytest.mark.parametrize("name", sorted(LONG))
+@pytest.mark.parametrize("path", sorted(TEMPLATES.glob("long/*.jinja")), ids=lambda path: path.stem)
+def test_a_template_whose_work_grows_with_the_square_of_a_conversation_renders(path, name):
+    assert compare(path.read_text(encoding="utf-8"), LONG[name][:800])
+
+
+def compare(source, messages, prompt=True, tools=None, documents=None, variables=MappingProxyType({})):  # noqa: PLR0917
+    """Render here and there; says whether it renders."""
+    expected = outcome(lambda: by_reference(source, messages, prompt, tools, documents, variables))
+    found = outcome(lambda: ChatTemplate(source, SPECIAL).render(messages, prompt, tools, documents, **variables))
+    assert found == expected, (len(messages), prompt, variables)
+    return expected is not Exception
+
+
 def compared(source):
     """Render all conversations in all ways, here and there, and count those that render."""
-    n = 0
-    template = ChatTemplate(source, SPECIAL)
-    for name, messages in CONVERSATIONS.items():
-        for prompt in (True, False):
-            for tools in (None, [TOOL]):
-                for documents in (None, [{"title": "A <b>", "text": "x"}, {"title": "B", "text": "y\n"}]):
-                    for variables in VARIABLES:
-                        expected = outcome(lambda: by_reference(source, messages, prompt, tools, documents, variables))  # noqa: B023
-                        found = outcome(lambda: template.render(messages, prompt, tools, documents, **variables))  # noqa: B023
-                        assert found == expected, (name, prompt, variables)
-                        n += expected is not Exception
-    return n
+    documents = [{"title": "A <b>", "text": "x"}, {"title": "B", "text": "y\n"}]
+    ways = itertools.product(CONVERSATIONS.values(), (True, False), (None, [TOOL]), (None, documents), VARIABLES)
+    return sum(compare(source, *way) for way in ways)
 
 
 def test_there_are_styles_enough():
@@ -449,7 +492,13 @@ def test_a_file_without_a_template_says_so():
         Tokenizer.from_metadata(metadata).apply_chat_template(CHAT)
     with pytest.raises(TokenizerError, match="found rag"):
         Tokenizer.from_metadata({**metadata, "tokenizer.chat_template.rag": "x"}).apply_chat_template(CHAT)
-    assert Tokenizer.from_metadata(metadata).apply_chat_template(CHAT, tokenize=False, chat_template="x") == "x"
+    it = Tokenizer.from_metadata(metadata)
+    assert it.apply_chat_template(CHAT, tokenize=False, chat_template="{{ 'x' }}") == "x"
+    assert it.apply_chat_template(CHAT, tokenize=False, chat_template="chatml") == (
+        "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
+    )
+    with pytest.raises(TokenizerError, match=r"no chat template `chatlm`, known by name are alpaca, chatml, "):
+        it.apply_chat_template(CHAT, chat_template="chatlm")
 
 
 def test_marks_in_content_are_parsed_as_transformers_does_or_kept_as_text_when_asked():

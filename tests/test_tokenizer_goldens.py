@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from quoth.errors import TokenizerError
 from quoth.tokenizer import Tokenizer
-from vocabularies import SHARED, goldens, read_metadata, tiny_goldens, tiny_vocabulary, vocabulary
+from vocabularies import SHARED, goldens, read_goldens, read_metadata, tiny_goldens, tiny_vocabulary, vocabulary
 
 VOCABULARIES = ["gpt-2", "llama-spm", "llama-bpe", "qwen2", "qwen35", "gemma-4"]
 TINY = ["gemma3", "gemma4", "llama", "llama3", "qwen2", "qwen35"]
@@ -42,6 +44,25 @@ def test_model_files_have_the_expected_ids(name):
     tokenizer = Tokenizer.from_metadata(read_metadata(next(path.parent.glob("*-F16.gguf"))))
     for case in json.loads(path.read_text(encoding="utf-8"))["cases"]:
         assert tokenizer.encode(case["text"], special=True) == case["hf"] == case["llamacpp"], case["text"]
+
+
+def test_vocabularies_of_a_folder_have_the_expected_ids():
+    """`QUOTH_VOCABULARIES` names a folder of `.gguf`, `.inp` and `.out` files: `models` of llama.cpp's source."""
+    folder = os.environ.get("QUOTH_VOCABULARIES")
+    if not folder:
+        pytest.skip("QUOTH_VOCABULARIES names no folder of vocabularies with texts and their ids")
+    agree, refused = 0, []
+    for path in sorted(Path(folder).glob("*.gguf.inp")):
+        try:
+            tokenizer = Tokenizer.from_metadata(read_metadata(path.with_suffix("")))
+        except TokenizerError as error:
+            refused.append(str(error))
+            continue
+        agree += 1
+        for text, ids in read_goldens(path, path.with_suffix(".out")):
+            assert tokenizer.encode(text) == ids, (path.name, text)
+    assert agree >= 14
+    assert all("vocabulary `bert` is unknown" in message for message in refused)
 
 
 # Faults that users met in other engines (tests name the report's number).

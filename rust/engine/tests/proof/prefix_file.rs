@@ -47,7 +47,7 @@ fn what_was_saved_is_loaded_bit_for_bit_by_a_model_of_other_threads_and_another_
                 let prompt = [&prompt[..], &[1]].concat();
                 assert_eq!(loaded.depth(&prompt), store.depth(&prompt));
                 let found = Bare::stored(&mut loaded, &other, kind, &prompt);
-                assert!(found.tokens.len() > 0 || prompt.len() <= CHUNK || spec.window > 0);
+                assert!(!found.tokens.is_empty() || prompt.len() <= CHUNK || spec.window > 0);
                 found.assert_fresh(&other, spec.arch);
             }
             assert_eq!(loaded.load(&second).unwrap(), 0, "all of it is there");
