@@ -6,6 +6,7 @@ In: committed tokens, documents, optionally the most probable successors that ve
 from __future__ import annotations
 
 from collections.abc import Sequence
+
 from quoth import _core
 from quoth._arguments import shown, token_ids, whole
 from quoth.errors import OptionsError
