@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Many sequences at once: tokens a second by their number, with and without drafts, and waiting times of requests that come as they like.
+"""Many sequences at once: tokens a second by their number, with and without drafts, and how long requests wait.
 
 In: a model; for the peer, its batched bench; for drafts, workloads. Out: a record.
 
 | part | measures |
 | --- | --- |
-| `decode` | tokens a second of 1 to 32 sequences that decode together; beside it llama.cpp's batched bench on the same file |
-| `drafts` | workloads of one kind in groups of 4, drafting against plain, both in the same engine |
-| `arrivals` | requests at random moments: time to the first token and between tokens, as quantiles, drafting and plain |
+| `decode` | tokens a second of 1 to 32 sequences that decode together; beside it llama.cpp on the same file |
+| `drafts` | workloads of one kind in groups of 4, drafting against plain, both in the same kind of engine |
+| `arrivals` | requests at random moments: time to the first token and between tokens, drafting and plain |
 
-T1  The sides of a ratio run in turn, in one process but for the peer, and the tokens of quoth's runs are compared first.
+T1  The sides of a ratio run in turn, in one process but for the peer; the tokens of quoth's runs are compared.
 T2  Decoding is timed from the moment when every sequence has its first token to the moment when the first of them ends.
 T3  Moments of arrival and lengths are the same for both ways: they are drawn from a seed.
 
-    python tools/measure_throughput.py smollm2 --workloads benches/workloads.jsonl [--peer llama-batched-bench] [--record FILE]
+    python tools/measure_throughput.py smollm2 --workloads benches/workloads.jsonl [--peer BENCH] [--record FILE]
 """
 
 from __future__ import annotations
@@ -62,7 +62,9 @@ def read(generation: quoth.Generation, submitted: float) -> Measured:
     return Measured(submitted, arrivals, counts, generation.result().tokens)
 
 
-def run(engine: quoth.Engine, requests: Sequence[dict[str, Any]], delays: Sequence[float] | None = None) -> list[Measured]:
+def run(
+    engine: quoth.Engine, requests: Sequence[dict[str, Any]], delays: Sequence[float] | None = None
+) -> list[Measured]:
     """Give requests, all at once or each at its moment, and read each in a thread of its own."""
     found: dict[int, Measured] = {}
     threads = []
@@ -144,7 +146,9 @@ def asked_of(model: quoth.Model, workload: Workload) -> dict[str, Any]:
     return {"prompt": prompt, "max_tokens": min(workload.max_tokens, 192), "references": list(workload.references)}
 
 
-def drafts(model: quoth.Model, rounds: int, workloads: Sequence[Workload], sampling: quoth.Sampling) -> list[dict[str, Any]]:
+def drafts(
+    model: quoth.Model, rounds: int, workloads: Sequence[Workload], sampling: quoth.Sampling
+) -> list[dict[str, Any]]:
     """The part of that name, with one way of choosing tokens."""
     kinds = {kind: [w for w in workloads if w.kind == kind] for kind in dict.fromkeys(w.kind for w in workloads)}
     rows, pairs_of = [], {"copies": list[tuple[int, int]](), "all": list[tuple[int, int]]()}
@@ -239,7 +243,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if "drafts" in parts and args.workloads:
         workloads = read_workloads(args.workloads)
         figures["drafts_greedy"] = drafts(model, args.rounds, workloads, quoth.Sampling())
-        figures["drafts_sampled"] = drafts(model, args.rounds, workloads, quoth.Sampling(temperature=0.8, top_k=20, seed=7))
+        figures["drafts_sampled"] = drafts(
+            model, args.rounds, workloads, quoth.Sampling(temperature=0.8, top_k=20, seed=7)
+        )
     if "arrivals" in parts:
         figures["arrivals"] = arrivals(model, args.rounds, args.requests)
     for name, rows in figures.items():

@@ -35,13 +35,14 @@ def prompt_text(text: str | None, file: str | None, raw: bool) -> str:
         raise OptionsError("expected a prompt, either -p TEXT (- is stdin) or -f FILE, found both")
     if text is not None and text != "-":
         return text
-    typed = file is None and is_terminal(sys.stdin)
-    if text is None and file is None and (typed or not (read := read_text("-", "the prompt"))):
-        raise OptionsError("expected a prompt, either -p TEXT (- is stdin) or -f FILE, found neither")
-    if typed:
+    neither = OptionsError("expected a prompt, either -p TEXT (- is stdin) or -f FILE, found neither")
+    if file is None and is_terminal(sys.stdin):
+        if text is None:
+            raise neither
         note("reading the prompt from the terminal, up to Ctrl-D")
-    if text is not None or file is not None:
-        read = read_text(file or "-", "the prompt")
+    read = read_text(file or "-", "the prompt")
+    if text is None and file is None and not read:
+        raise neither
     return read if raw else read.removesuffix("\n").removesuffix("\r")
 
 

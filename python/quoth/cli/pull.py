@@ -17,10 +17,7 @@ from quoth.cli._units import size
 def pull(
     name: Annotated[str, typer.Argument(metavar="NAME", help="smollm2, or hf:org/repo/file.gguf.", show_default=False)],
 ) -> None:
-    """Fetch a model into the cache folder; prints its path.
-
-    A download that was interrupted goes on where it stopped.
-    """
+    """Fetch a model into the cache folder, or check the one that is there; prints its path."""
     from quoth import hub
 
     arrived = 0
