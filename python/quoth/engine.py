@@ -515,11 +515,11 @@ def generate_many(
             number, generation = ended.get()
             under_way -= 1
             done += 1
-            error = generation._end.exception()
-            if error is not None:
+            failure = generation._end.exception()
+            if failure is not None:
                 if not return_exceptions:
-                    raise error
-                yield number, error  # type: ignore[misc]
+                    raise failure
+                yield number, failure  # type: ignore[misc]
                 continue
             result = generation.result()
             if report is not None:
