@@ -6,12 +6,14 @@ import importlib.util
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from types import ModuleType
 
 import pytest
 
+import quoth.options
 import scripted as scripts
 from program import ROOT, Run, with_pipes, with_terminal
 
@@ -55,6 +57,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(mark)
         if item.path.stem in SLOW:
             item.add_marker("slow")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def steady_costs() -> Iterator[None]:
+    """Lengths of drafts follow the clock, and tests that count drafts must not: here costs stay those of the table.
+
+    The command line runs in processes of its own, and in Rust tests have clocks of their own.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(quoth.options, "_LIVE_COSTS", False)
+        yield
 
 
 # ---- models

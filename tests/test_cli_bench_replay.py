@@ -16,7 +16,6 @@ from program import Run
 from quoth.bench.replay import SOURCES, Replayed, replay_trace, replay_traces
 from quoth.bench.traces import Trace, Turn, best_of_rows, read_traces, text_traces, write_traces
 from quoth.bench.workloads import Workload, WorkloadResult, run_workload
-from quoth.options import CoreSpeculation
 from scripted import Scripted
 
 COSTS = {1: 1.02, 4: 1.1, 8: 1.5, 16: 2.7}
@@ -40,9 +39,8 @@ def stream(*tokens: int, **more: Any) -> Trace:
 
 @pytest.mark.parametrize(("min_draft", "recycling"), [(1, True), (2, True), (1, False)])
 def test_a_replay_takes_the_steps_of_the_decoder(
-    tiny_chat_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, min_draft: int, recycling: bool
+    tiny_chat_path: Path, tmp_path: Path, min_draft: int, recycling: bool
 ) -> None:
-    monkeypatch.setattr(CoreSpeculation, "live_costs", False)
     model = quoth.Model(tiny_chat_path, n_ctx=1024, threads=1)
     speculation = quoth.Speculation(costs=COSTS, gate=ALWAYS, min_draft=min_draft, recycling=recycling, max_draft=8)
     sampling = quoth.Sampling(temperature=0.3, top_k=4, seed=5)
@@ -58,10 +56,7 @@ def test_a_replay_takes_the_steps_of_the_decoder(
     assert sum(one.accepted for one in found) > (30 if recycling else 8), "drafts hit"
 
 
-def test_a_replay_takes_the_steps_of_answers_that_stop(
-    scripted: Scripted, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(CoreSpeculation, "live_costs", False)
+def test_a_replay_takes_the_steps_of_answers_that_stop(scripted: Scripted, tmp_path: Path) -> None:
     model = scripted.model(n_ctx=1024)
     speculation = quoth.Speculation(costs=COSTS, gate=ALWAYS, max_draft=8)
     workload = Workload("w", "k", None, (), ("a", "b", "c", "d"), (), 60)

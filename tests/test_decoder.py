@@ -63,6 +63,16 @@ def test_a_result_says_what_was_generated_why_it_ended_and_what_it_took() -> Non
     assert decoder.cached_tokens == len(decoder.history) - 1
 
 
+def test_costs_follow_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("quoth.options._LIVE_COSTS", True)
+    model = tiny()
+    decoder = model.decoder(sampling=WARM, speculation=speculation(Source("alternating", [known(model)]), 4))
+    gate = decoder.generate(PROMPT, max_tokens=60, stop_at_eog=False).stats.gate
+    assert gate.plain_ns is not None
+    assert gate.plain_ns > 0
+    assert gate.scale != 1.0
+
+
 def test_chunks_name_their_step_their_draft_and_its_source() -> None:
     model = tiny()
     decoder = model.decoder(sampling=WARM, speculation=quoth.Speculation(gate=OPEN, costs={1: 1.0}, recycling=False))

@@ -226,11 +226,12 @@ class Speculation:
         _core.check_speculation(CoreSpeculation(self))
 
 
+_LIVE_COSTS = True
+"""Whether costs follow the clock. Tests that count drafts turn it off."""
+
+
 class CoreSpeculation:
     """The options in the form that the core reads."""
-
-    live_costs = True
-    """Whether costs follow the clock; tests that compare steps turn it off."""
 
     def __init__(self, speculation: Speculation, expected: tuple[Mapping[int, float], str] | None = None) -> None:
         self.max_draft = speculation.max_draft
@@ -238,6 +239,7 @@ class CoreSpeculation:
         self.min_match = speculation.min_match
         self.recycling = speculation.recycling
         self.gate = speculation.gate
+        self.live_costs = _LIVE_COSTS
         costs, provenance = speculation.costs, "given by the caller"
         if costs is None and expected is not None:
             costs, provenance = expected
