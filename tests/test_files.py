@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import quoth
-from quoth import _files, conversation, costs, saved
+from quoth import _files, costs, decoder, saved
 from quoth.bench.record import write_record
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="modes and links of POSIX")
@@ -179,8 +179,8 @@ def test_a_reference_is_read_up_to_a_limit(model: quoth.Model, tmp_path: Path, m
     for path, kind in ((Path("/dev/zero"), "a device"), (tmp_path, "a folder")):
         with pytest.raises(quoth.OptionsError, match=rf"^`{path}` is {kind}, expected a file or a pipe$"):
             chat.add_reference(path)
-    assert conversation.REFERENCE_BYTES == 1 << 26
-    monkeypatch.setattr(conversation, "REFERENCE_BYTES", 3)
+    assert decoder.REFERENCE_BYTES == 1 << 26
+    monkeypatch.setattr(decoder, "REFERENCE_BYTES", 3)
     (tmp_path / "manual.txt").write_bytes(b"abcd")
     with pytest.raises(quoth.OptionsError, match="has 4 bytes or more, expected at most 3"):
         chat.add_reference(tmp_path / "manual.txt")
