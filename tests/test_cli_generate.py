@@ -142,8 +142,8 @@ def test_a_template_is_chosen_by_name_or_file(run_quoth: Run, tiny_model_path: P
     ran = parsed(run_quoth("generate", tiny_model_path, "-p", PROMPT, "-n", 4, "--json", "--template", "llama3"))
     assert ran["prompt_tokens"] == len(tokenizer.apply_chat_template(TURN, chat_template="llama3"))
     ran = run_quoth("generate", tiny_model_path, "-p", PROMPT, "--template", "chatlm")
-    assert ran.code == 1
-    assert "no chat template `chatlm`, known by name are alpaca, chatml, " in ran.last_error
+    assert ran.code == 2
+    assert "--template is 'chatlm', expected a file, a template, or one of alpaca, chatml, " in ran.last_error
     assert run_quoth("generate", tiny_model_path, "--raw", "-p", PROMPT, "--template", "chatml").code == 2
     ran = run_quoth("generate", tiny_model_path, "-p", PROMPT, "--pre", "unheard-of")
     assert "`unheard-of` (argument pre) is unknown" in ran.last_error

@@ -12,19 +12,12 @@ import threading
 import pytest
 
 import quoth
-from quoth.options import CoreSpeculation
 from quoth.transcript import groups
 from scripted import CHATML, EOT, FAMILY, LETTERS, PHRASE, STOP, Scripted
 from sources import OPEN, Source, speculation
 
 EAGER = quoth.Speculation(gate=OPEN, costs={1: 1.0})
 """Drafts whenever it can: where a test counts drafts, neither gate nor lengths may look at the clock."""
-
-
-@pytest.fixture(autouse=True)
-def _without_the_clock(monkeypatch):
-    """Lengths of drafts follow the table alone, not what steps take on a busy machine."""
-    monkeypatch.setattr(CoreSpeculation, "live_costs", False)
 
 
 @pytest.fixture(scope="module")

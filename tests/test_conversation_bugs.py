@@ -10,18 +10,11 @@ import pytest
 
 import quoth
 from program import program_env
-from quoth.options import CoreSpeculation
 from scripted import STOP, Scripted
 from scripted import write as write_scripted
 from sources import OPEN
 
 EAGER = quoth.Speculation(gate=OPEN, costs={1: 1.0})
-
-
-@pytest.fixture(autouse=True)
-def _without_the_clock(monkeypatch):
-    """Lengths of drafts follow the table alone, not what steps take on a busy machine."""
-    monkeypatch.setattr(CoreSpeculation, "live_costs", False)
 
 
 @pytest.fixture(scope="module")

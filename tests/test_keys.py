@@ -55,7 +55,7 @@ def test_suppressed_tokens_stay_so_after_other_options_and_in_forks(tmp_path: Pa
     found = load(written(tmp_path, suppressing(list(range(256)))))
     decoder = found.decoder(speculation=None)
     decoder.generate(PROMPT, max_tokens=4)
-    decoder.set_sampling(quoth.Sampling(temperature=2.0, seed=1))
+    decoder.sampling = quoth.Sampling(temperature=2.0, seed=1)
     assert min(decoder.generate(PROMPT, max_tokens=30).tokens) >= 256
     assert min(decoder.fork().generate(PROMPT, max_tokens=30).tokens) >= 256
 

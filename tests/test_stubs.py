@@ -91,7 +91,7 @@ def test_a_class_is_made_with_the_parameters_of_its_stub(name: str) -> None:
 
 def test_options_have_the_fields_that_the_stub_asks_for() -> None:
     assert vars(CoreSampling(quoth.Sampling())).keys() == FIELDS["_Sampling"]
-    assert vars(CoreSpeculation(quoth.Speculation())).keys() | {"live_costs"} == FIELDS["_Speculation"]
+    assert vars(CoreSpeculation(quoth.Speculation())).keys() == FIELDS["_Speculation"]
     request = Request.of({}, GenerateOptions, quoth.Sampling(), 10)
     assert vars(request).keys() == FIELDS["_Request"] | {"stops", "progress"}, "the core reads all but these"
 

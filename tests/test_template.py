@@ -493,12 +493,10 @@ def test_a_file_without_a_template_says_so():
     with pytest.raises(TokenizerError, match="found rag"):
         Tokenizer.from_metadata({**metadata, "tokenizer.chat_template.rag": "x"}).apply_chat_template(CHAT)
     it = Tokenizer.from_metadata(metadata)
-    assert it.apply_chat_template(CHAT, tokenize=False, chat_template="{{ 'x' }}") == "x"
+    assert it.apply_chat_template(CHAT, tokenize=False, chat_template="x") == "x"
     assert it.apply_chat_template(CHAT, tokenize=False, chat_template="chatml") == (
         "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"
     )
-    with pytest.raises(TokenizerError, match=r"no chat template `chatlm`, known by name are alpaca, chatml, "):
-        it.apply_chat_template(CHAT, chat_template="chatlm")
 
 
 def test_marks_in_content_are_parsed_as_transformers_does_or_kept_as_text_when_asked():

@@ -17,7 +17,7 @@ from quoth.templates import NAMED
 if TYPE_CHECKING:
     from quoth.tokenizer import Tokenizer
 
-__all__ = ["as_tokens", "prompt_text", "template_source"]
+__all__ = ["as_tokens", "chosen_template", "prompt_text"]
 
 
 def prompt_text(text: str | None, file: str | None, raw: bool) -> str:
@@ -46,11 +46,20 @@ def prompt_text(text: str | None, file: str | None, raw: bool) -> str:
     return read if raw else read.removesuffix("\n").removesuffix("\r")
 
 
-def template_source(template: str | None) -> str | None:
-    """What `--template` says: the text of a file, or the name that was given."""
-    if template is None or not Path(template).is_file():
+def chosen_template(template: str | None, tokenizer: Tokenizer) -> str | None:
+    """What `--template` says: the text of a file, or a name.
+
+    Raises:
+        OptionsError: There is no such file and no template of that name.
+    """
+    if template is None or template in tokenizer.chat_templates or template in NAMED:
         return template
-    return read_text(template, "the template")
+    if Path(template).is_file():
+        return read_text(template, "the template")
+    if "{" in template:
+        return template
+    names = ", ".join(sorted({*tokenizer.chat_templates, *NAMED}))
+    raise OptionsError(f"--template is {template!r}, expected a file, a template, or one of {names}")
 
 
 def as_tokens(

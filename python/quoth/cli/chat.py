@@ -43,7 +43,7 @@ from quoth.cli._options import (
     check_speculation,
     sampling_options,
 )
-from quoth.cli._prompt import template_source
+from quoth.cli._prompt import chosen_template
 from quoth.errors import OptionsError, QuothError
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ def chat(
         seed=seed,
     )
     speculation = None if no_spec else Speculation() if max_draft is None else Speculation(max_draft=max_draft)
-    template = template_source(template)
     references = [read_text(path, "the reference") for path in ref or ()]
     loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type, pre=pre)
     sampling = dataclasses.replace(loaded.default_sampling, **options)
@@ -128,7 +127,7 @@ def chat(
         max_tokens=max_tokens,
         stop=tuple(stop or ()),
         overflow="trim" if trim else "error",
-        chat_template=template,
+        chat_template=chosen_template(template, loaded.tokenizer),
     )
     for reference in references:
         conversation.add_reference(reference)

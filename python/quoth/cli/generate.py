@@ -43,7 +43,7 @@ from quoth.cli._options import (
     check_speculation,
     sampling_options,
 )
-from quoth.cli._prompt import as_tokens, prompt_text, template_source
+from quoth.cli._prompt import as_tokens, chosen_template, prompt_text
 from quoth.cli._report import ended, print_stats, result_data
 from quoth.cli._stream import Writer
 from quoth.cli._units import as_json
@@ -179,10 +179,10 @@ def generate(
     )
     speculation = Speculation() if max_draft is None else Speculation(max_draft=max_draft)
     text = prompt_text(prompt, file, raw)
-    template = template_source(template)
     references = [read_text(path, "the reference") for path in ref or ()]
     loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type, pre=pre)
     sampling = dataclasses.replace(loaded.default_sampling, **options)
+    template = chosen_template(template, loaded.tokenizer)
     tokens = as_tokens(loaded.tokenizer, text, raw=raw, special=special, system=system, template=template)
     limits = _Limits(tokens, max_tokens, tuple(stop or ()), logprobs)
     if compare:
