@@ -450,6 +450,47 @@ def _peer(row: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def together(records: Records) -> str:
+    """Tokens a second of many sequences, beside the peer's."""
+    parts = []
+    for name, record in named(records, "-throughput"):
+        rows = []
+        for row in record["decode"]:
+            figures = [row["tokens_per_second"], row.get("peer_tokens_per_second")]
+            rows.append([str(row["sequences"]), *(spread(one, 0) for one in figures), spread(row.get("ratio"))])
+        columns = ["sequences", "tokens/s", "llama.cpp", "ratio"]
+        parts.append(f"**{name}**\n\n{table(columns, rows, 0)}{where(record, f'{name}-throughput')}")
+    return "\n".join(parts)
+
+
+def company(records: Records) -> str:
+    """Drafting against plain decoding in the same batch."""
+    parts = []
+    for name, record in named(records, "-throughput"):
+        if "drafts_greedy" not in record:
+            continue
+        sampled = {row["kind"]: row["speedup"] for row in record["drafts_sampled"]}
+        rows = [[row["kind"], ratio(row["speedup"]), ratio(sampled[row["kind"]])] for row in record["drafts_greedy"]]
+        parts.append(f"**{name}**\n\n{table(['kind', 'greedy', 'sampled, temperature 0.8'], rows)}")
+    return "\n".join(parts)
+
+
+def waiting(records: Records) -> str:
+    """How long requests wait that come at random moments."""
+    parts = []
+    for name, record in named(records, "-throughput"):
+        rows = []
+        for row in record.get("arrivals", []):
+            waits = [row[part][q] for part in ("first_token_ms", "between_chunks_ms") for q in ("p50", "p95", "p99")]
+            rows.append(["drafting" if row["drafting"] else "plain", *(f"{ms:.1f}" for ms in waits)])
+        if rows:
+            gap = record["arrivals"][0]["mean_gap_ms"]
+            columns = [name, *(f"first token, {q}" for q in ("p50", "p95", "p99"))]
+            columns += [f"between chunks, {q}" for q in ("p50", "p95", "p99")]
+            parts.append(f"{table(columns, rows)}\nMilliseconds; a request every {gap:.0f} ms in the mean.\n")
+    return "\n".join(parts)
+
+
 def provenance(records: Records) -> str:
     """Where the records come from."""
     rows = []
@@ -475,6 +516,9 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "policies": policies,
     "goals": goals,
     "peers": peers,
+    "together": together,
+    "company": company,
+    "waiting": waiting,
     "provenance": provenance,
 }
 

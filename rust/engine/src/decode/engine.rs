@@ -10,6 +10,8 @@
 //!
 //! Cost: that of the forward; some hundred nanoseconds a sequence beside it.
 
+use std::sync::Arc;
+
 use quoth_draft::{BaseStep, Costs, Planner, TimedStep};
 use quoth_kernels::top::Best;
 
@@ -18,7 +20,7 @@ use super::probe::Part;
 use super::request::Step;
 use super::sequence::{Move, Plan, Results, Sequence, Timing};
 use crate::error::{Error, Result};
-use crate::model::{MAX_ROWS, Output, Scratch, Span, Taps};
+use crate::model::{MAX_ROWS, Model, Output, Scratch, Span, Taps};
 
 /// See the module.
 pub struct Engine {
@@ -68,12 +70,14 @@ impl Engine {
     }
 
     /// Takes a step of each sequence: at least one token of those that decode, or the end of their request; of those whose prompt is not through, up to
-    /// `prompt_rows` tokens of prompts in all, in even shares. A sequence that got no row has an empty step. All sequences are of one model.
+    /// `prompt_rows` tokens of prompts in all, in even shares. A sequence that got no row has an empty step; one of another model than the first has an
+    /// error.
     pub fn step(&mut self, sequences: &mut [&mut Sequence], prompt_rows: usize) -> Vec<Result<Step>> {
         let start = self.clock.now_ns();
         let mut moves = self.plan(sequences, prompt_rows);
+        let model = sequences.first().map(|sequence| sequence.model().clone());
         for (sequence, m) in sequences.iter_mut().zip(&mut moves) {
-            prepare(sequence, m);
+            prepare(sequence, m, model.as_ref());
         }
         let step = Base::of(sequences, &moves);
         let from = self.clock.now_ns();
@@ -224,11 +228,15 @@ impl Engine {
 }
 
 /// Makes room for a sequence's rows, or finds out that there is none (E2).
-fn prepare(sequence: &mut Sequence, m: &mut Move) {
+fn prepare(sequence: &mut Sequence, m: &mut Move, model: Option<&Arc<Model>>) {
     let Move::Forward(plan) = m else { return };
     let rows = plan.tokens.len();
     let part = if plan.prompt { Part::Prefill } else { Part::Forward { rows } };
-    if let Err(error) = sequence.before(part).and_then(|()| sequence.state.reserve(rows)) {
+    let same = match model {
+        Some(model) if Arc::ptr_eq(model, sequence.model()) => Ok(()),
+        _ => Err(Error::Internal("a sequence of another model than the first of its step".into())),
+    };
+    if let Err(error) = same.and_then(|()| sequence.before(part)).and_then(|()| sequence.state.reserve(rows)) {
         let Move::Forward(plan) = std::mem::replace(m, Move::Over(Ok(Step::default()))) else { return };
         *m = Move::Over(sequence.fail(*plan, error));
     }
