@@ -16,7 +16,7 @@ use quoth_kernels::attend::KvKind;
 /// How far a file came.
 #[derive(Debug, Default)]
 pub(crate) struct Outcome {
-    /// Names of errors, with the stage in front: `open Truncated`, `vocab NoTokens`, `load MissingTensor`, `decode Sample`.
+    /// Names of errors, with the stage in front: `open Truncated`, `vocab TokenCount`, `load MissingTensor`, `decode Sample`.
     pub(crate) refusals: Vec<String>,
     /// Stages that went well: `open`, `vocab`, `load`, `decode`.
     pub(crate) passed: Vec<&'static str>,

@@ -163,7 +163,6 @@ const EXPECTED: &[&str] = &[
     "open Version",
     "open ZeroDim",
     "vocab MissingKey",
-    "vocab NoTokens",
     "vocab NotUtf8",
     "vocab OutOfRange",
     "vocab ShortArray",

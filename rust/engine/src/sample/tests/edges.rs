@@ -91,12 +91,12 @@ fn a_masked_token_is_never_drawn() {
 #[test]
 fn a_row_with_nothing_left_is_refused() {
     let refused = Err(SampleError::AllMasked { pos: 0 });
-    for sampling in [Sampling::default(), warm(), Sampling { top_k: 2, banned: vec![0, 1, 2], ..warm() }] {
-        let row = if sampling.banned.is_empty() { [f32::NEG_INFINITY; 3] } else { [1.0, 2.0, 3.0] };
+    for sampling in [Sampling::default(), warm(), Sampling { top_k: 2, banned: vec![0, 1], ..warm() }] {
+        let row = if sampling.banned.is_empty() { [f32::NEG_INFINITY; 3] } else { [1.0, 2.0, f32::NEG_INFINITY] };
         assert_eq!(once(&sampling, &row, &[], 0), refused);
     }
     let by_bias = Sampling { logit_bias: vec![(0, f32::NEG_INFINITY)], ..warm() };
-    assert_eq!(once(&by_bias, &[1.0], &[], 0), refused);
+    assert_eq!(once(&by_bias, &[1.0, f32::NEG_INFINITY], &[], 0), refused);
 }
 
 #[test]
@@ -178,7 +178,8 @@ fn errors_have_the_class_of_their_cause() {
     assert_eq!(Sampler::new(Sampling { min_p: 2.0, ..warm() }, 8).expect_err("refused").kind(), Options);
     assert_eq!(Sampler::new(Sampling { banned: vec![8], ..warm() }, 8).expect_err("refused").kind(), Options);
     assert_eq!(of(once(&warm(), &[f32::NAN, 1.0], &[], 0)), ModelFile);
-    assert_eq!(of(once(&Sampling { banned: vec![0], ..warm() }, &[1.0], &[], 0)), Options);
+    assert_eq!(Sampler::new(Sampling { banned: vec![0], ..warm() }, 1).expect_err("refused").kind(), Options);
+    assert_eq!(of(once(&Sampling { banned: vec![0], ..warm() }, &[1.0, f32::NEG_INFINITY], &[], 0)), Options);
     assert_eq!(of(once(&Sampling { presence_penalty: 1.0, ..warm() }, &[1.0], &[1], 0)), Internal);
 }
 
