@@ -14,6 +14,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -227,23 +228,26 @@ def test_a_request_owns_its_sampling_and_its_seed(how: str) -> None:
         make(PROMPT, seed=-1)
 
 
+LONG: Any = {"max_tokens": 20, "stop_at_eog": False}
+
+
 @pytest.mark.parametrize("how", ["generate", "stream", "agenerate", "astream", "tokens"])
 def test_without_a_seed_each_generation_draws_anew_and_its_seed_repeats_it(how: str) -> None:
     decoder = tiny().decoder(sampling=replace(WARM, seed=None, temperature=1.0))
 
     async def collected(**options: int) -> list[int]:
-        return [t async for chunk in decoder.astream(PROMPT, max_tokens=20, **options) for t in chunk.tokens]
+        return [t async for chunk in decoder.astream(PROMPT, **LONG, **options) for t in chunk.tokens]
 
     def tokens(**options: int) -> tuple[int, ...]:
         if how == "generate":
-            return decoder.generate(PROMPT, max_tokens=20, **options).tokens
+            return decoder.generate(PROMPT, **LONG, **options).tokens
         if how == "agenerate":
-            return asyncio.run(decoder.agenerate(PROMPT, max_tokens=20, **options)).tokens
+            return asyncio.run(decoder.agenerate(PROMPT, **LONG, **options)).tokens
         if how == "astream":
             return tuple(asyncio.run(collected(**options)))
         if how == "tokens":
-            return tuple(decoder.tokens(PROMPT, max_tokens=20, **options))
-        return tuple(t for chunk in decoder.stream(PROMPT, max_tokens=20, **options) for t in chunk.tokens)
+            return tuple(decoder.tokens(PROMPT, **LONG, **options))
+        return tuple(t for chunk in decoder.stream(PROMPT, **LONG, **options) for t in chunk.tokens)
 
     seen = [(tokens(), decoder.stats.seed) for _ in range(5)]
     assert len({found for found, _ in seen}) == len({seed for _, seed in seen}) == 5

@@ -10,7 +10,7 @@ In: a model; for the peer, its batched bench; for drafts, workloads. Out: a reco
 | `arrivals` | requests at random moments: time to the first token and between tokens, drafting and plain |
 
 T1  The sides of a ratio run in turn, in one process but for the peer; the tokens of quoth's runs are compared.
-T2  Decoding is timed from the moment when every sequence has its first token to the moment when the first of them ends.
+T2  Decoding is timed while all sequences decode: over the steps in which each of them has a token and none ends.
 T3  Moments of arrival and lengths are the same for both ways: they are drawn from a seed.
 
     python tools/measure_throughput.py smollm2 --workloads benches/workloads.jsonl [--peer BENCH] [--record FILE]
@@ -31,13 +31,17 @@ from pathlib import Path
 from typing import Any
 
 import quoth
+import quoth._core
 from quoth.bench.paired import Ratio, Spread
 from quoth.bench.record import command_line, run_facts, write_record
 from quoth.bench.workloads import COPIES, Workload, read_workloads
+from quoth.options import CoreSpeculation
+from quoth.request import EngineOptions, Request
 
 COUNTS = (1, 2, 4, 8, 16, 32)
 PROMPT, ANSWER = 128, 64
 COMPANY = 4
+PLAIN = CoreSpeculation(quoth.Speculation())
 QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
 
 
@@ -85,16 +89,6 @@ def run(
     return [found[number] for number in range(len(requests))]
 
 
-def decode_rate(measured: Sequence[Measured]) -> float:
-    """Tokens a second while all decode (T2)."""
-    start = max(one.arrivals[0] for one in measured)
-    end = min(one.arrivals[-1] for one in measured)
-    tokens = sum(
-        count for one in measured for at, count in zip(one.arrivals, one.counts, strict=True) if start < at <= end
-    )
-    return tokens / (end - start)
-
-
 def ids(n: int, seed: int, n_vocab: int) -> list[int]:
     """Tokens of a prompt that no other prompt shares."""
     dice = random.Random(seed)
@@ -111,19 +105,32 @@ def peer_rate(program: Path, model: quoth.Model, count: int) -> float:
     return float(lines[-1]["speed_tg"])
 
 
+def decode_rate(model: quoth.Model, count: int) -> float:
+    """Tokens a second of so many sequences while all decode (T2): the scheduler's own steps, without readers."""
+    scheduler = quoth._core.Scheduler(model._model, model.kv_type, PLAIN, count, None, 0)
+    asked: dict[str, Any] = {"max_tokens": ANSWER, "stop_at_eog": False}
+    for i in range(count):
+        request = Request.of(asked, EngineOptions, quoth.Sampling(), model.n_vocab)
+        scheduler.submit(ids(PROMPT, i, model.n_vocab), request, None, None, [], 0)
+    tokens, took = 0, 0.0
+    while not scheduler.is_idle():
+        begun = time.perf_counter()
+        events = scheduler.step()
+        steps = [event.step for event in events if event.step is not None]
+        if len(steps) == count and all(step.finish is None for step in steps):
+            tokens += sum(len(step.tokens) for step in steps)
+            took += time.perf_counter() - begun
+    return tokens / took
+
+
 def decode(model: quoth.Model, rounds: int, peer: Path | None) -> list[dict[str, Any]]:
     """The part of that name."""
     rates: dict[int, list[float]] = {count: [] for count in COUNTS}
     peers: dict[int, list[float]] = {count: [] for count in COUNTS}
+    decode_rate(model, 2)
     for round_ in range(rounds):
         for count in COUNTS:
-            with quoth.Engine(model, max_sequences=count, prefix_bytes=0, speculation=None) as engine:
-                run(engine, [{"prompt": ids(8, 99, model.n_vocab), "max_tokens": 4, "stop_at_eog": False}])
-                asked = [
-                    {"prompt": ids(PROMPT, i, model.n_vocab), "max_tokens": ANSWER, "stop_at_eog": False}
-                    for i in range(count)
-                ]
-                rates[count].append(decode_rate(run(engine, asked)))
+            rates[count].append(decode_rate(model, count))
             if peer is not None:
                 peers[count].append(peer_rate(peer, model, count))
         print(f"decode, round {round_ + 1} of {rounds}", file=sys.stderr)
@@ -163,8 +170,9 @@ def drafts(
             for way in ways:
                 with quoth.Engine(model, max_sequences=COMPANY, prefix_bytes=0) as engine:
                     begun = time.perf_counter_ns()
-                    measured = run(engine, [{**one, "speculation": way} for one in asked])
-                    took[way], tokens[way] = time.perf_counter_ns() - begun, [one.tokens for one in measured]
+                    generations = [engine.submit(**one, speculation=way) for one in asked]
+                    tokens[way] = [generation.result().tokens for generation in generations]
+                    took[way] = time.perf_counter_ns() - begun
             if tokens[None] != tokens[True]:
                 raise SystemExit(f"{kind}: drafting changed an answer")
             pairs.append((took[None], took[True]))

@@ -292,7 +292,7 @@ impl<'a> Plan<'a> {
         }
         let mut arena = Arena::new(self.bytes, "weights")?;
         let memory = Shared::new(arena.bytes_mut());
-        let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let (next, done, told) = (AtomicUsize::new(0), AtomicUsize::new(0), AtomicUsize::new(0));
         let stop = AtomicBool::new(false);
         let failure: Mutex<Option<Error>> = Mutex::new(None);
         let progress = Mutex::new(progress);
@@ -317,14 +317,23 @@ impl<'a> Plan<'a> {
                 let done = done.fetch_add(end - start, Ordering::Relaxed) + end - start;
                 if worker.index == 0
                     && let Ok(mut progress) = progress.lock()
-                    && !progress(done, self.bytes)
                 {
-                    return fail(Error::Cancelled);
+                    told.store(done, Ordering::Relaxed);
+                    if !progress(done, self.bytes) {
+                        return fail(Error::Cancelled);
+                    }
                 }
             }
         });
         match failure.into_inner() {
-            Ok(None) => Ok(arena),
+            // The last jobs, of a small file all, may have been other threads'.
+            Ok(None) => {
+                let last = told.into_inner() < self.bytes;
+                match progress.into_inner().is_ok_and(|progress| !last || progress(self.bytes, self.bytes)) {
+                    true => Ok(arena),
+                    false => Err(Error::Cancelled),
+                }
+            }
             Ok(Some(error)) => Err(error),
             Err(_) => Err(Error::Internal("a thread panicked while loading".into())),
         }
