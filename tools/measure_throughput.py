@@ -113,11 +113,15 @@ def decode_rate(model: quoth.Model, count: int) -> float:
         request = Request.of(asked, EngineOptions, quoth.Sampling(), model.n_vocab)
         scheduler.submit(ids(PROMPT, i, model.n_vocab), request, None, None, [], 0)
     tokens, took = 0, 0.0
+    begun_tasks: set[int] = set()
     while not scheduler.is_idle():
         begun = time.perf_counter()
         events = scheduler.step()
         steps = [event.step for event in events if event.step is not None]
-        if len(steps) == count and all(step.finish is None for step in steps):
+        # A step that gave a first token read a prompt, too.
+        decoded = len(begun_tasks) == count
+        begun_tasks |= {event.task for event in events}
+        if decoded and len(steps) == count and all(step.finish is None for step in steps):
             tokens += sum(len(step.tokens) for step in steps)
             took += time.perf_counter() - begun
     return tokens / took
