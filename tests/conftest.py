@@ -40,6 +40,7 @@ SLOW = (
     "test_make_synthetic",
     "test_measure",
     "test_processes",
+    "test_template",
     "test_tokenizer_twins",
 )
 """Modules whose tests are marked slow; single tests elsewhere carry the mark themselves."""

@@ -306,7 +306,7 @@ def test_the_command_reads_texts_and_costs_of_this_machine(
         (("missing.jsonl",), 1, "no such file or folder"),
         (("t.jsonl", "--sources", "x"), 2, "sources has 'x'"),
         (("t.jsonl", "--option", "speed=9"), 2, "there is no option 'speed', expected one of max_draft"),
-        (("t.jsonl", "--option", "max_draft=99"), 2, "--max-draft is 99"),
+        (("t.jsonl", "--option", "max_draft=99"), 2, "options: max_draft is 99"),
         (("t.jsonl", "--costs", "t.json"), 1, "t.json"),
         (("t.txt",), 2, "--tokenizer"),
     ],

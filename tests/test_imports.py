@@ -40,7 +40,7 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
     edges = graph(FILES)
     assert edges["quoth.model"] >= {"quoth.decoder", "quoth.conversation"}, "else the test sees nothing"
     assert "quoth.hub" in edges["quoth.loaded"], "imports in functions count"
-    assert edges["quoth.hub"] >= {"quoth._arguments", "quoth.errors"}, "relative imports count"
+    assert "quoth.errors" in edges["quoth.hub"], "relative imports count"
     list(TopologicalSorter(edges).static_order())
 
 

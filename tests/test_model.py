@@ -201,9 +201,8 @@ def test_help_shows_every_keyword_with_its_meaning() -> None:
         assert ("trace: Chunks" in told.__doc__) is ("stream" in method)
     for method in ("send", "asend", "reply", "areply", "edit", "retry"):
         assert "progress: Called" in getattr(quoth.Conversation, method).__doc__
-    for kind in (quoth.GenerateOptions, quoth.StreamOptions):
-        for name in kind.__annotations__:
-            assert f"{name}: " in quoth.Decoder.stream.__doc__  # type: ignore[operator]
+    for name in quoth.StreamOptions.__annotations__:
+        assert f"\n    {name}: " in (quoth.Decoder.stream.__doc__ or "")
 
 
 @pytest.mark.parametrize("way", ["generate", "agenerate", "stream", "astream", "tokens"])
@@ -211,7 +210,7 @@ def test_an_unknown_keyword_is_refused_by_name(way: str) -> None:
     decoder = tiny().decoder()
     with pytest.raises(TypeError, match="unexpected keyword argument 'max_token', expected some of max_tokens, stop"):
         asyncio.run(getattr(decoder, way)([1], max_token=3))
-    chat = tiny().conversation(chat_template="x")
+    chat = tiny().conversation(chat_template="{{ 'x' }}")
     for ask in (chat.send, chat.reply, chat.asend, chat.edit):
         with pytest.raises(TypeError, match="unexpected keyword argument 'max_token'"):
             ask("a", max_token=3)

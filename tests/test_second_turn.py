@@ -34,7 +34,7 @@ def tool() -> ModuleType:
 def test_what_is_new_does_not_depend_on_what_is_cached(
     tool: ModuleType, tiny_chat_path: Path, first: int, second: int
 ) -> None:
-    model = quoth.Model(tiny_chat_path, threads=1)
+    model = quoth.Model(tiny_chat_path, n_ctx=1024, threads=1)
     point = tool.Point(model, TEXT, first, second)
     found = [point.run() for _ in range(4)]
     assert all(run["ms"] > 0 and run["whole_ms"] > 0 for run in found)

@@ -27,7 +27,7 @@ from quoth import _core
 from quoth._arguments import token_ids, whole
 from quoth._resource import Resource
 from quoth.costs import expected_costs
-from quoth.errors import ClosedError, OptionsError
+from quoth.errors import ClosedError, OptionsError, QuothError
 from quoth.options import CoreSampling, CoreSpeculation, DraftSource, Sampling, Speculation, as_sampling, as_speculation
 from quoth.request import EngineOptions, Request, takes
 from quoth.results import Chunk, Result, TokenLogprobs, as_logprobs
@@ -501,7 +501,13 @@ def generate_many(
                     break
                 number, prompt = item
                 own = dict(prompt) if isinstance(prompt, Mapping) else {"prompt": prompt}
-                generation = engine.submit(**{**options, **own})
+                try:
+                    generation = engine.submit(**{**options, **own})
+                except QuothError as error:
+                    if not return_exceptions:
+                        raise
+                    yield number, error  # type: ignore[misc]
+                    continue
                 generation._end.add_done_callback(lambda _, n=number, g=generation: ended.put((n, g)))  # type: ignore[misc]
                 under_way += 1
             if not under_way:

@@ -29,16 +29,6 @@ Stops = "str | int | Sequence[str | int]"
 
 
 class _RequestOptions(TypedDict, total=False):
-    """max_tokens: Most tokens, at least 1. Default: 256; in a conversation, what the conversation says.
-    stop: Texts or token ids that end the generation. A text may span tokens; neither it nor anything after it is
-        returned.
-    stop_at_eog: Whether the model's own ends of generation end it.
-    logprobs: Log-probabilities of the chosen and this many best tokens, 0 to 20.
-    sampling: How the tokens are chosen. None: as the decoder or the conversation says.
-    seed: Of the draws, 0 to 2^64 - 1, in place of the sampling's. The same seed gives the same text. None in both
-        places: drawn anew, and told by `stats.seed`.
-    """
-
     max_tokens: int
     stop: str | int | Sequence[str | int]
     stop_at_eog: bool
@@ -48,23 +38,35 @@ class _RequestOptions(TypedDict, total=False):
 
 
 class GenerateOptions(_RequestOptions, total=False):
-    """progress: Called during a long prompt with tokens done and in all. What it raises stops the prompt."""
+    """Keywords of methods that give a whole generation."""
 
     progress: Progress | None
 
 
 class StreamOptions(GenerateOptions, total=False):
-    """trace: Chunks name the source of their draft."""
+    """Keywords of methods that give chunks."""
 
     trace: bool
 
 
 class EngineOptions(_RequestOptions, total=False):
-    """trace: Chunks name the source of their draft."""
+    """Keywords of requests to an engine."""
 
     trace: bool
 
 
+MEANINGS: Final = {
+    "max_tokens": "Most tokens, at least 1. Default: 256; in a conversation, what the conversation says.",
+    "stop": "Texts or token ids that end the generation. A text may span tokens; neither it nor anything after it is "
+    "returned.",
+    "stop_at_eog": "Whether the model's own ends of generation end it.",
+    "logprobs": "Log-probabilities of the chosen and this many best tokens, 0 to 20.",
+    "sampling": "How the tokens are chosen. None: as the decoder, the engine or the conversation says.",
+    "seed": "Of the draws, 0 to 2^64 - 1, in place of the sampling's. The same seed gives the same text. None in both "
+    "places: drawn anew, and told by `stats.seed`.",
+    "progress": "Called during a long prompt with tokens done and in all. What it raises stops the prompt.",
+    "trace": "Chunks name the source of their draft.",
+}
 DEFAULTS: Final[StreamOptions] = {
     "max_tokens": 256,
     "stop": (),
@@ -98,18 +100,11 @@ def takes(kind: type[_RequestOptions], **defaults: Any) -> Callable[[F], F]:
             for name, annotation in kind.__annotations__.items()
         ]
         function.__signature__ = signature.replace(parameters=[*own, *options])  # type: ignore[attr-defined]
-        lines = [line for one in _kinds(kind) for line in inspect.cleandoc(one.__doc__ or "").splitlines()]
-        text = "\n".join(f"    {line}" for line in lines)
-        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nOptions:\n{text}\n"
+        said = "".join(f"    {name}: {MEANINGS[name]}\n" for name in kind.__annotations__)
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\nOptions:\n{said}"
         return function
 
     return told
-
-
-def _kinds(kind: Any) -> list[Any]:
-    """A kind of options and those that it extends, the most general first."""
-    bases = [base for base in getattr(kind, "__orig_bases__", ()) if base is not TypedDict]
-    return [one for base in bases for one in _kinds(base)] + [kind]
 
 
 @dataclass

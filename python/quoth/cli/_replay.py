@@ -161,7 +161,10 @@ def as_options(given: Sequence[str]) -> Speculation:
             every = ", ".join(name for known in fields.values() for name in known)
             raise OptionsError(f"there is no option {name!r}, expected one of {every}")
         values[cls][name] = _value(text)
-    return Speculation(gate=Gate(**values[Gate]), **values[Speculation])
+    try:
+        return Speculation(gate=Gate(**values[Gate]), **values[Speculation])
+    except OptionsError as error:
+        raise OptionsError(f"options: {error}") from None
 
 
 def _value(text: str) -> Any:

@@ -116,11 +116,9 @@ fn follow(old: f64, sample: f64, step: f64) -> f64 {
 impl Learned {
     /// A figure of the nearest bucket that has it.
     fn nearest(&self, at: usize, figure: impl Fn(&Cell) -> Option<f64>) -> Option<f64> {
-        let distance = |other: &usize| (other.abs_diff(at), *other);
-        (0..BUCKETS)
-            .filter(|&i| figure(&self.cells[i]).is_some())
-            .min_by_key(distance)
-            .and_then(|i| figure(&self.cells[i]))
+        let seek = |at: usize| self.cells.get(at).and_then(&figure);
+        // Past the first bucket the number below wraps to one that no bucket has.
+        (0..BUCKETS).find_map(|distance| seek(at.wrapping_sub(distance)).or_else(|| seek(at + distance)))
     }
 
     fn plain_ns(&self, cached: usize) -> Option<f64> {

@@ -3,7 +3,7 @@
 //! In: options and tokens that break a stated range. Out: values that `engine` and `py` turn into their own errors.
 //!
 //! E1  An option error names the option as the user spells it.
-//! E2  An index error is final for its index; whoever holds the index keeps the first one as the reason.
+//! E2  An index error is final for its index; the index keeps the first one and repeats it.
 
 use std::fmt;
 

@@ -22,7 +22,7 @@ pub struct FrozenIndex {
     index: SuffixIndex,
 }
 
-/// A reader of a [`FrozenIndex`]; it belongs to the one that it was first moved on.
+/// A place in a [`FrozenIndex`]; meaningless in any other index.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Cursor {
     state: u32,

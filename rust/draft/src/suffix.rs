@@ -2,16 +2,17 @@
 //!
 //! In: committed tokens, one at a time. Out: a match length and a draft, to `cascade`; `frozen` reads the same graph.
 //!
-//! It is the suffix automaton of the stream, a state for each set of strings that end at the same places, with one change:
-//! the stream is thought to begin with a token that never recurs. Then the states fall into two kinds.
-//! A *leaf* i stands for the first i tokens. It occurs once, so nothing links to it, its length is i, its newest occurrence
-//! is i, and its one edge goes to leaf i + 1 on token i + 1: all of that is known and not stored.
-//! A *node* stands for strings with two occurrences or more. Node 0 is the root.
+//! The index is the suffix automaton of the stream, as if the stream began with a token that occurs nowhere else. A state stands for all strings that end
+//! at the same places of the stream. With that first token there are two kinds of states:
+//! - *Leaf* i stands for the first i tokens (and for their endings that occur only there). It occurs once, at i. So its length is i, no other state links
+//!   to it, and its only edge leads to leaf i + 1 by token i + 1. None of that is stored: a leaf is a token and a link.
+//! - A *node* stands for strings that occur at least twice. Node 0 is the root, the empty string.
 //!
-//! X1  `link(last leaf)` is the node of the longest suffix that also ends earlier, and its `len` is the match length: a
-//!     suffix that ends nowhere else belongs to the leaf itself. So no separate match cursor exists.
-//! X2  `sample` of a node is the end of an occurrence that ends before the stream does. It becomes n - 1 when the walk of
-//!     token n meets the node, one token late, so that it can never be the suffix itself; a clone inherits it.
+//! X1  A suffix of the stream that occurs only once belongs to the newest leaf. So the longest suffix that occurred before belongs to the state which that
+//!     leaf links to: a node, whose `len` is the match length. The index needs no separate cursor for the match.
+//! X2  `sample` of a node is a place before the end of the stream where its strings end. Appending token n walks along links, and sets the samples of the
+//!     nodes on the way to n - 1: the place one token back. A sample set to n would be the suffix that is being looked up itself. A node that is split
+//!     off another inherits its sample.
 //! X3  At most 2n + 1 states (n + 1 leaves, n nodes with the root) and 3n transitions (n of leaves, 2n of nodes).
 //! X4  After a failed append the index is shut: it holds nothing, matches nothing, and repeats the first error.
 //!

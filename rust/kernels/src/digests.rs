@@ -46,7 +46,7 @@ const DIGESTS: &[(&str, u64)] = &[
     ("product IQ4_XS", 0x7bd0a7a8c568c2ff),
     ("attention F32", 0x1a660b7b34469caf),
     ("attention F16", 0xbe7e530648f9cfcc),
-    ("attention Q8_0", 0x640fca70ce8fcd08),
+    ("attention Q8_0", 0xdf7320ff0f66ebb7),
     ("activations Q32", 0x40c24eca4bba40a0),
     ("activations Q256", 0xc7e71e1ceef1afab),
     ("norm", 0x2b84a8e457a18113),

@@ -29,6 +29,29 @@ pub(crate) unsafe trait Lanes: Copy {
     unsafe fn to_half(self) -> [u16; 16];
     /// [`order::exp`].
     unsafe fn exp(self) -> Self;
+    /// [`order::exp2`]; every lane is at most 0, or NaN.
+    unsafe fn exp2(self) -> Self;
+    /// 16 half-precision numbers, widened; a NaN stays one.
+    unsafe fn from_half(at: *const u16) -> Self;
+    /// Numbers from 0 to 255 as bytes, half to even; a NaN becomes 0.
+    unsafe fn put_bytes(self, at: *mut u8);
+
+    /// [`Self::put_bytes`] for four times 16 numbers.
+    #[inline(always)]
+    unsafe fn put_bytes_of_four(four: [Self; 4], at: *mut u8) {
+        for (i, x) in four.into_iter().enumerate() {
+            // SAFETY: passed on.
+            unsafe { x.put_bytes(at.add(16 * i)) };
+        }
+    }
+
+    /// [`Self::greatest`] of two.
+    #[inline(always)]
+    unsafe fn greatest_of_two(two: [Self; 2]) -> [f32; 2] {
+        // SAFETY: passed on.
+        unsafe { [two[0].greatest(), two[1].greatest()] }
+    }
+
     /// The magnitude.
     unsafe fn abs(self) -> Self;
     /// The magnitude of `self` with the sign bit of `other`; the sign of `self` must be clear.
@@ -160,6 +183,20 @@ unsafe impl Lanes for Scalar {
         Scalar(self.0.map(order::exp))
     }
     #[inline(always)]
+    unsafe fn exp2(self) -> Self {
+        Scalar(self.0.map(order::exp2))
+    }
+    #[inline(always)]
+    unsafe fn from_half(at: *const u16) -> Self {
+        // SAFETY: 16 halves by the caller.
+        Scalar(unsafe { at.cast::<[u16; 16]>().read_unaligned() }.map(crate::half::f16_to_f32))
+    }
+    #[inline(always)]
+    unsafe fn put_bytes(self, at: *mut u8) {
+        // SAFETY: 16 bytes by the caller. The conversion turns a NaN into 0.
+        unsafe { at.cast::<[u8; 16]>().write_unaligned(self.0.map(|x| x.round_ties_even() as u8)) };
+    }
+    #[inline(always)]
     unsafe fn abs(self) -> Self {
         Scalar(self.0.map(|x| f32::from_bits(x.to_bits() & 0x7fff_ffff)))
     }
@@ -266,6 +303,54 @@ mod x86 {
             }
         }
         #[inline(always)]
+        unsafe fn exp2(self) -> Self {
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. Scaling by 2^n is exact, as adding n to the exponent is.
+            unsafe {
+                let n = _mm512_roundscale_ps::<NEAREST>(self.0);
+                let r = _mm512_sub_ps(self.0, n);
+                let mut p = _mm512_set1_ps(order::EXP2_POLY[0]);
+                for c in &order::EXP2_POLY[1..] {
+                    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*c));
+                }
+                let kept = _mm512_cmp_ps_mask::<_CMP_NLT_UQ>(self.0, _mm512_set1_ps(order::EXP2_MIN));
+                Avx512(_mm512_maskz_scalef_ps(kept, p, n))
+            }
+        }
+        #[inline(always)]
+        unsafe fn from_half(at: *const u16) -> Self {
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
+            Avx512(unsafe { _mm512_cvtph_ps(_mm256_loadu_si256(at.cast())) })
+        }
+        #[inline(always)]
+        unsafe fn put_bytes(self, at: *mut u8) {
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. A NaN becomes 2^31, whose lowest byte is 0.
+            unsafe { _mm_storeu_si128(at.cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(self.0))) };
+        }
+        #[inline(always)]
+        unsafe fn put_bytes_of_four(four: [Self; 4], at: *mut u8) {
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. Packing saturates: −2^31, which a NaN becomes, to 0. It works on quarters of registers, so that afterwards quarter q holds four
+            // bytes of quarter q of each of the four.
+            unsafe {
+                let order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
+                let low = _mm512_packs_epi32(_mm512_cvtps_epi32(four[0].0), _mm512_cvtps_epi32(four[1].0));
+                let high = _mm512_packs_epi32(_mm512_cvtps_epi32(four[2].0), _mm512_cvtps_epi32(four[3].0));
+                let bytes = _mm512_permutexvar_epi32(order, _mm512_packus_epi16(low, high));
+                _mm512_storeu_si512(at.cast(), bytes);
+            }
+        }
+        #[inline(always)]
+        unsafe fn greatest_of_two(two: [Self; 2]) -> [f32; 2] {
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. The lanes of both are folded side by side.
+            unsafe {
+                let a = _mm256_max_ps(_mm512_castps512_ps256(two[0].0), upper(two[0].0));
+                let b = _mm256_max_ps(_mm512_castps512_ps256(two[1].0), upper(two[1].0));
+                let x = _mm256_max_ps(_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                let x = _mm_max_ps(_mm256_castps256_ps128(x), _mm256_extractf128_ps::<1>(x));
+                let x = _mm_max_ps(x, _mm_movehl_ps(x, x));
+                [_mm_cvtss_f32(x), _mm_cvtss_f32(_mm_movehdup_ps(x))]
+            }
+        }
+        #[inline(always)]
         unsafe fn abs(self) -> Self {
             // SAFETY: registers only; the CPU has the set, by the caller.
             Avx512(unsafe { _mm512_abs_ps(self.0) })
@@ -350,6 +435,23 @@ mod x86 {
         }
     }
 
+    #[inline(always)]
+    unsafe fn exp2_half(x: __m256) -> __m256 {
+        // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
+        unsafe {
+            let n = _mm256_round_ps::<NEAREST>(x);
+            let r = _mm256_sub_ps(x, n);
+            let mut p = _mm256_set1_ps(order::EXP2_POLY[0]);
+            for c in &order::EXP2_POLY[1..] {
+                p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(*c));
+            }
+            let exponent = _mm256_slli_epi32::<23>(_mm256_cvtps_epi32(n));
+            let scaled = _mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(p), exponent));
+            let kept = _mm256_cmp_ps::<_CMP_NLT_UQ>(x, _mm256_set1_ps(order::EXP2_MIN));
+            _mm256_and_ps(scaled, kept)
+        }
+    }
+
     // SAFETY: intrinsics on registers need only the instruction set, loads and stores also 16 elements; the trait demands both of callers.
     unsafe impl Lanes for Avx2 {
         #[inline(always)]
@@ -427,6 +529,28 @@ mod x86 {
         unsafe fn exp(self) -> Self {
             // SAFETY: registers only; the CPU has the set, by the caller.
             unsafe { both!(exp_half, self) }
+        }
+        #[inline(always)]
+        unsafe fn exp2(self) -> Self {
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
+            unsafe { both!(exp2_half, self) }
+        }
+        #[inline(always)]
+        unsafe fn from_half(at: *const u16) -> Self {
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller.
+            Avx2(unsafe {
+                [_mm256_cvtph_ps(_mm_loadu_si128(at.cast())), _mm256_cvtph_ps(_mm_loadu_si128(at.add(8).cast()))]
+            })
+        }
+        #[inline(always)]
+        unsafe fn put_bytes(self, at: *mut u8) {
+            // SAFETY: registers, and memory of the lengths that the trait demands; the CPU has the set, by the caller. Packing saturates: −2^31, which a NaN becomes, to 0. It works on halves of registers.
+            unsafe {
+                let words = _mm256_packs_epi32(_mm256_cvtps_epi32(self.0[0]), _mm256_cvtps_epi32(self.0[1]));
+                let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+                let bytes = _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+                _mm_storeu_si128(at.cast(), bytes);
+            }
         }
         #[inline(always)]
         unsafe fn abs(self) -> Self {

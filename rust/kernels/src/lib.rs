@@ -9,9 +9,11 @@
 //! - **N2 One float step per (output, block), blocks in ascending order.** A format with a minimum has a second step after the first. A SIMD
 //!   float lane is a *different output*, never a piece of one sum. All float steps of a product are fused (`mul_add`).
 //! - **N3 Float reductions over lanes** (norm, softmax sum) use exactly 16 virtual lanes and one fold tree ([`order::fold`]).
-//! - **N4 Only operations that IEEE 754 fixes**: `+ - * / sqrt`, conversions, `mul_add`. `exp` is a polynomial of our own ([`order::exp`]).
+//! - **N4 Only operations that IEEE 754 fixes**: `+ - * / sqrt`, conversions, `mul_add`. `exp` and `exp2` are polynomials of our own
+//!   ([`order::exp`], [`order::exp2`]).
 //! - **N5 An output element is a function of its weight row and its activation row.** Batch, tiling and threads reorder outputs, never the
-//!   additions within one. Attention walks keys in chunks of [`attend::CHUNK`] absolute positions.
+//!   additions within one. Attention walks keys in chunks of [`attend::CHUNK`] absolute positions, and what it
+//!   quantizes for a query is a function of what this query sees.
 //! - **N6 Default float environment**: round to nearest even, no flush to zero.
 //! - **N7 Quantized activations lie in [-127, 127]**, rounded half to even, by one formula ([`act`]).
 //! - **N8 The key/value cache stores what was computed**: writing position `p` touches nothing of any other position.

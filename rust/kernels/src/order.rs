@@ -52,6 +52,34 @@ pub fn exp(x: f32) -> f32 {
     if x < EXP_MIN { 0.0 } else { p * power }
 }
 
+/// Below this, [`exp2`] is zero.
+pub const EXP2_MIN: f32 = -64.0;
+/// Coefficients of `2^r` for |r| ≤ 1/2, highest power first: the polynomial of least relative error, 2^-22.5, whose value at 0 is 1.
+pub const EXP2_POLY: [f32; 6] = [
+    f32::from_bits(0x3aad_dd0a),
+    f32::from_bits(0x3c1e_7544),
+    f32::from_bits(0x3d63_5ba9),
+    f32::from_bits(0x3e75_fcde),
+    f32::from_bits(0x3f31_7215),
+    1.0,
+];
+
+/// `2^x` for x ≤ 0, with a relative error below 2^-22; zero below [`EXP2_MIN`]; NaN stays NaN; `exp2(0)` is 1.
+///
+/// Steps: n = x to the nearest even integer, r = x − n (exact), Horner with fused steps, n added to the exponent.
+#[inline]
+pub fn exp2(x: f32) -> f32 {
+    let n = x.round_ties_even();
+    let r = x - n;
+    let mut p = EXP2_POLY[0];
+    for c in &EXP2_POLY[1..] {
+        p = p.mul_add(r, *c);
+    }
+    // p lies between 0.7 and 1.5 and n is at least −64, so the sum of bits is the product. A NaN's n adds nothing to the exponent.
+    let scaled = f32::from_bits(p.to_bits().wrapping_add((n as i32 as u32) << 23));
+    if x < EXP2_MIN { 0.0 } else { scaled }
+}
+
 /// `x / (1 + e^-x)`.
 #[inline]
 pub fn silu(x: f32) -> f32 {
@@ -109,6 +137,23 @@ mod tests {
         assert_eq!(exp(f32::INFINITY), exp(EXP_MAX));
         assert!(exp(f32::INFINITY).is_finite());
         assert!(exp(f32::NAN).is_nan());
+    }
+
+    #[test]
+    fn exp2_stays_near_the_true_value_and_is_exact_where_it_promises() {
+        let mut x = EXP2_MIN;
+        while x < 0.0 {
+            let truth = f64::from(x).exp2();
+            assert!((f64::from(exp2(x)) - truth).abs() < truth * 2f64.powi(-22), "{x}");
+            assert!(exp2(x) <= 1.0);
+            x += 0.000_37 - x * 1e-6;
+        }
+        for n in 0..=64 {
+            assert_eq!(exp2(-n as f32), 2f32.powi(-n));
+        }
+        assert!(exp2(-1e-9) <= 1.0 && exp2(-0.0) == 1.0);
+        assert_eq!((exp2(-64.1), exp2(f32::NEG_INFINITY)), (0.0, 0.0));
+        assert!(exp2(f32::NAN).is_nan());
     }
 
     #[test]

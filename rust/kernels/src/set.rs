@@ -69,8 +69,12 @@ const AVX2: KernelSet = KernelSet {
 };
 
 #[cfg(target_arch = "x86_64")]
-const AVX2_VNNI: KernelSet =
-    KernelSet { detail: "avx2 with avx-vnni", tile: |format| matmul::avx2::multiply(format, true), ..AVX2 };
+const AVX2_VNNI: KernelSet = KernelSet {
+    detail: "avx2 with avx-vnni",
+    tile: |format| matmul::avx2::multiply(format, true),
+    attend: attend::AVX2_VNNI,
+    ..AVX2
+};
 
 #[cfg(target_arch = "x86_64")]
 const AVX512: KernelSet = KernelSet {
@@ -105,8 +109,12 @@ const NEON: KernelSet = KernelSet {
 };
 
 #[cfg(target_arch = "aarch64")]
-const NEON_DOTPROD: KernelSet =
-    KernelSet { detail: "neon with dotprod", tile: |format| matmul::neon::multiply(format, true), ..NEON };
+const NEON_DOTPROD: KernelSet = KernelSet {
+    detail: "neon with dotprod",
+    tile: |format| matmul::neon::multiply(format, true),
+    attend: attend::NEON_DOTPROD,
+    ..NEON
+};
 
 /// # Safety
 /// None.
@@ -279,6 +287,11 @@ impl KernelSet {
     pub(crate) fn tile_fn(&self, format: Format) -> TileFn {
         // The cache is multiplied as it is stored in every set; only weights have a test mode.
         if self.expanded { scalar::multiply(format) } else { (self.tile)(format) }
+    }
+
+    /// Panels that [`Self::tile_fn`] takes at once for `m` rows.
+    pub(crate) fn together(&self, format: Format, m: usize) -> usize {
+        if self.expanded { 1 } else { (self.together)(format, m) }
     }
 
     pub(crate) fn weigh_fn(&self, values: Values) -> TileFn {

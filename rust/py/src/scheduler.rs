@@ -48,6 +48,7 @@ impl Scheduler {
 
     /// Takes a request; the number of its task.
     #[pyo3(signature = (prompt, request, speculation_args, source, references, priority))]
+    #[allow(clippy::too_many_arguments, reason = "a job's parts, as Python has them")]
     fn submit(
         &self,
         py: Python<'_>,

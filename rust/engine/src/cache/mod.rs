@@ -8,8 +8,8 @@
 //!
 //! - **K1** What is cached for positions `0 .. len` is a function of the tokens alone; nothing at or after `len` is ever read (I5).
 //! - **K2** `truncate` lowers `len` and touches no number. A window group keeps [`REWIND`] positions more than its window, so a truncation by
-//!   less than that, to zero or to a pinned position is always possible; `nearest` says how far back any other can go. A fork, or a cache made of stored
-//!   blocks, can be sure of its own beginning and what follows it, not of positions before.
+//!   less than that, to zero or to a pinned position is always possible; `nearest` says how far back any other can go. For a fork, and for a cache
+//!   that was made of stored blocks, this holds from the length on that it began with.
 //! - **K3** Memory of a window group is bounded by window + [`REWIND`] + one forward for the stream itself, and as much for each of at most [`MAX_PINS`] pins.
 //! - **K4** A block that another cache, a pin or the prefix store holds is never written: `reserve` replaces it by a copy first.
 //!

@@ -94,7 +94,9 @@ pub(super) fn write(store: &PrefixStore, path: &Path) -> Result<()> {
     if let Err(error @ GgufError::NotAFile { .. }) = gguf::open_file(path) {
         return Err(error.into());
     }
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    // A link stays, and the file that it points to is replaced.
+    let target = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    let folder = target.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let write = || {
         let file = tempfile::Builder::new().prefix(".quoth-").suffix(".tmp").tempfile_in(folder)?;
         let mut out = Writer { out: BufWriter::with_capacity(1 << 20, file), hash: Xxh3::new() };
@@ -103,7 +105,7 @@ pub(super) fn write(store: &PrefixStore, path: &Path) -> Result<()> {
         out.put(&sum.to_le_bytes())?;
         let file = out.out.into_inner()?;
         file.as_file().sync_all()?;
-        file.persist(path)?;
+        file.persist(&target)?;
         Ok(())
     };
     write().map_err(|source| failed(path, source))

@@ -9,7 +9,7 @@ use super::TokenKind;
 use super::error::VocabError;
 use crate::gguf::{Metadata, Strings};
 
-/// Texts that end a turn, a message or a document, and that nobody writes by accident.
+/// Texts that end a turn, a message or a document, and that ordinary text does not contain.
 const TURN_ENDS: [&str; 15] = [
     "<|eot_id|>",
     "<|im_end|>",

@@ -20,7 +20,7 @@ use crate::dice::Dice;
 use crate::seeds;
 
 /// Files of each model.
-const CASES: u64 = 3_000;
+const CASES: u64 = 2_000;
 /// Bytes that reading a file may hold beside blocks.
 const HEAP: usize = 1 << 20;
 const N_VOCAB: usize = 40;

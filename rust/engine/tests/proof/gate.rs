@@ -1,7 +1,8 @@
 //! Obligation 5: the gate decides whether to guess, never what is committed. Streams are identical while it trips, backs off, probes and opens again.
 
 use quoth_draft::{
-    CostModel, CostOptions, CostPoint, CostTable, Costs, Gate, GateOptions, GateReason, GateState, GateStats,
+    Cascade, CascadeOptions, CostModel, CostOptions, CostPoint, CostTable, Costs, Gate, GateOptions, GateReason,
+    GateState, GateStats, ReplayOptions, Speculator, Turn, replay_turns,
 };
 use quoth_engine::decode::{Clock, Speculation};
 use quoth_engine::sample::Sampling;
@@ -166,6 +167,43 @@ fn a_gate_that_was_closed_in_one_turn_changes_nothing_in_the_next() {
         prompt = plain.decoder.history().iter().copied().chain([9, 8, 7]).collect();
     }
     assert!(other.decoder.speculation_stats().unwrap().gate.trips > 0);
+}
+
+/// A replay of the committed tokens takes the decoder's steps, also where the clock contradicts the table: gate, costs and drafts are those of one type.
+#[test]
+fn a_replay_takes_the_steps_of_the_decoder_at_any_pace() {
+    const SECOND: u64 = 1_000_000_000;
+    let paces: [fn(usize) -> u64; 3] = [
+        |rows| SECOND + SECOND / 8 * (rows as u64 - 1),
+        |rows| SECOND + SECOND / 4 * (rows as u64 - 1),
+        |rows| SECOND * (1 + rows as u64 / 5),
+    ];
+    let says = table(&[(1, 1.02), (4, 1.1), (8, 1.5), (16, 2.7)]);
+    let rig = Rig::tiny(640, warm(3)).blindly();
+    let mut drafted = 0;
+    for (pace, forward_ns) in paces.into_iter().enumerate() {
+        let gate = || Gate::new(GateOptions { min_draft: 1, ..GateOptions::default() }).unwrap();
+        let mut decoder = rig.gated(Role::Cascade, &[], 12, gate(), inquiring(&says));
+        decoder.log.lock().unwrap().forward_ns = Some(forward_ns);
+        decoder.decoder.set_clock(Box::new(ByForwards(decoder.log.clone())));
+        let run = decoder.run(&PROMPT, request(600));
+
+        let n_vocab = rig.model.config().n_vocab;
+        let cascade = Cascade::new(n_vocab, CascadeOptions::default()).unwrap();
+        let mut speculator = Speculator::new(Box::new(cascade), gate(), inquiring(&says), 12).unwrap();
+        let truth = (0..13).skip(1).map(|k| (k, forward_ns(k + 1) as f64 / SECOND as f64)).collect::<Vec<_>>();
+        let options = ReplayOptions { plain_ns: SECOND, draft_ns: 0, costs: table(&truth), ..ReplayOptions::default() };
+        let turn = Turn { prompt: &PROMPT, answer: &run.tokens, ..Turn::default() };
+        let mut steps = vec![1];
+        replay_turns(&[turn], &mut speculator, &options, |step| steps.push(step.committed)).unwrap();
+        assert_eq!(steps, run.steps.0, "pace {pace}");
+        let (decoded, replayed) = (decoder.decoder.speculation_stats().unwrap(), speculator.stats());
+        assert_eq!((decoded.sources, decoded.gate.trips), (replayed.sources, replayed.gate.trips), "pace {pace}");
+        assert!((decoded.costs.scale - replayed.costs.scale).abs() < 1e-6);
+        assert!((decoded.costs.scale - 1.0).abs() > 0.02, "the table is wrong: {}", decoded.costs.scale);
+        drafted += decoder.decoder.stats().drafted;
+    }
+    assert!(drafted > 100, "{drafted}");
 }
 
 #[test]

@@ -47,7 +47,7 @@ fn what_was_saved_is_loaded_bit_for_bit_by_a_model_of_other_threads_and_another_
                 let prompt = [&prompt[..], &[1]].concat();
                 assert_eq!(loaded.depth(&prompt), store.depth(&prompt));
                 let found = Bare::stored(&mut loaded, &other, kind, &prompt);
-                assert!(found.tokens.len() > 0 || prompt.len() <= CHUNK || spec.window > 0);
+                assert!(!found.tokens.is_empty() || prompt.len() <= CHUNK || spec.window > 0);
                 found.assert_fresh(&other, spec.arch);
             }
             assert_eq!(loaded.load(&second).unwrap(), 0, "all of it is there");
@@ -261,6 +261,14 @@ fn what_the_system_refuses_is_told_and_leaves_the_old_file() {
     assert!(fs::read(dir.path().join("sample")).unwrap().len() < whole.len());
     assert_eq!(other.load(dir.path().join("sample")).unwrap(), 0);
     assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing temporary stays");
+    #[cfg(unix)]
+    {
+        let link = dir.path().join("link");
+        std::os::unix::fs::symlink("sample", &link).unwrap();
+        store.save(&link).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink(), "a link stays");
+        assert!(fs::read(dir.path().join("sample")).unwrap() == whole, "what it points to is written");
+    }
 }
 
 #[test]

@@ -2,7 +2,8 @@
 //!
 //! f16: `[8 key panels][head_dim][16 keys]` halves, then `[head_dim / 16 value panels][128 slots][16 columns]` halves.
 //! f32: the same with floats.
-//! q8_0: keys as Q8_0 panels ([`crate::format`]); then `[value panels][128 slots][16]` signed bytes, then `[head_dim / 32][128 slots]` half-precision scales.
+//! q8_0: keys as Q8_0 panels ([`crate::format`]); then `[value panels][32 quads][16 columns][4 slots]` signed bytes, so that a word holds what four slots, one
+//! quad, have in a column; then `[head_dim / 32][128 slots]` half-precision scales.
 //!
 //! Numbers saturate (halves at ±65504) instead of overflowing. A NaN stays in a key, where it reaches every later score; in a value it becomes zero, because a
 //! value is multiplied by the zero weights of queries that may not see it (A4); the row that made it is itself NaN and says so.
@@ -53,6 +54,14 @@ fn quantize(set: &KernelSet, x: &[f32], codes: &mut [i8; 32]) -> u16 {
 /// Numbers that are narrowed together.
 const PART: usize = 64;
 
+/// Slots whose codes of a column lie together.
+pub(super) const QUAD: usize = 4;
+
+/// Where column `d` of a slot lies in a panel of q8_0 values.
+fn in_quads(slot: usize, d: usize) -> usize {
+    (slot / QUAD * PANEL + d) * QUAD + slot % QUAD
+}
+
 /// Columns of a value that are written together, and so the least that threads can share out: what one scale of q8_0 is for.
 pub const VALUE_PART: usize = 32;
 
@@ -99,12 +108,18 @@ impl KvLayout {
         }
     }
 
-    pub(crate) fn values(&self) -> Values {
+    /// How values that are floats are stored; `None` if they are codes with scales.
+    pub(crate) fn floats(&self) -> Option<Values> {
         match self.kind {
-            KvKind::F32 => Values::F32,
-            KvKind::F16 => Values::F16,
-            KvKind::Q8_0 => Values::I8,
+            KvKind::F32 => Some(Values::F32),
+            KvKind::F16 => Some(Values::F16),
+            KvKind::Q8_0 => None,
         }
+    }
+
+    /// Blocks of [`VALUE_PART`] columns with scales; none in a cache of floats.
+    pub(crate) fn scaled_blocks(&self) -> usize {
+        if self.kind == KvKind::Q8_0 { self.head_dim / VALUE_PART } else { 0 }
     }
 
     pub(crate) fn key_panel_bytes(&self) -> usize {
@@ -115,7 +130,7 @@ impl KvLayout {
         CHUNK / PANEL * self.key_panel_bytes()
     }
 
-    /// Bytes of the 16 columns of one slot.
+    /// Bytes of the 16 columns of a slot. Of floats they lie together.
     pub(crate) fn value_row_bytes(&self) -> usize {
         match self.kind {
             KvKind::F32 => 4 * PANEL,
@@ -134,14 +149,12 @@ impl KvLayout {
 
     /// Bytes of a chunk.
     pub fn chunk_bytes(&self) -> usize {
-        let scales = if self.kind == KvKind::Q8_0 { self.head_dim / 32 * CHUNK * 2 } else { 0 };
-        self.scales_at() + scales
+        self.scales_at() + self.scaled_blocks() * CHUNK * 2
     }
 
-    /// The scales of columns `32 · block ..`, one a slot.
-    pub(crate) fn value_scales(&self, chunk: &[u8], block: usize) -> [u16; CHUNK] {
-        let at = self.scales_at() + block * CHUNK * 2;
-        std::array::from_fn(|i| u16::from_le_bytes([chunk[at + 2 * i], chunk[at + 2 * i + 1]]))
+    /// The scales of a chunk's values: halves, `[head_dim / 32][128 slots]`.
+    pub(crate) fn value_scales<'c>(&self, chunk: &'c [u8]) -> &'c [u8] {
+        &chunk[self.scales_at()..]
     }
 
     /// Bytes of the keys of a chunk; the values follow them.
@@ -204,21 +217,21 @@ impl KvLayout {
     pub fn write_value(&self, set: &KernelSet, (codes, scales): (&mut [u8], &mut [u8]), slot: usize, value: &[f32]) {
         let row = self.value_row_bytes();
         assert!(slot < CHUNK && value.len() <= VALUE_PART && codes.len() >= value.len().div_ceil(PANEL) * CHUNK * row);
-        let panels = codes.chunks_exact_mut(CHUNK * row).map(|panel| &mut panel[slot * row..(slot + 1) * row]);
+        let panels = codes.chunks_exact_mut(CHUNK * row);
         match self.kind {
             KvKind::F32 => {
-                for (columns, value) in panels.zip(value.chunks(PANEL)) {
+                for (panel, value) in panels.zip(value.chunks(PANEL)) {
                     for (d, x) in value.iter().enumerate() {
                         let finite = if x.is_nan() { 0.0 } else { x.clamp(-f32::MAX, f32::MAX) };
-                        put_float(columns, d * 4, finite);
+                        put_float(panel, slot * row + d * 4, finite);
                     }
                 }
             }
             KvKind::F16 => {
                 let halves = halves(set, value);
-                for (columns, halves) in panels.zip(halves[..value.len()].chunks(PANEL)) {
+                for (panel, halves) in panels.zip(halves[..value.len()].chunks(PANEL)) {
                     for (d, half) in halves.iter().enumerate() {
-                        put(columns, d * 2, if half & 0x7fff > 0x7c00 { 0 } else { *half });
+                        put(panel, slot * row + d * 2, if half & 0x7fff > 0x7c00 { 0 } else { *half });
                     }
                 }
             }
@@ -226,8 +239,10 @@ impl KvLayout {
                 let mut codes = [0i8; 32];
                 let scale = quantize(set, value, &mut codes);
                 let finite = f16_to_f32(scale).is_finite();
-                for (columns, codes) in panels.zip(codes.chunks(PANEL)) {
-                    columns.iter_mut().zip(codes).for_each(|(to, code)| *to = if finite { *code as u8 } else { 0 });
+                for (panel, codes) in panels.zip(codes.chunks(PANEL)) {
+                    for (d, code) in codes.iter().enumerate() {
+                        panel[in_quads(slot, d)] = if finite { *code as u8 } else { 0 };
+                    }
                 }
                 put(scales, slot * 2, if finite { scale } else { 0 });
             }
@@ -246,9 +261,11 @@ impl KvLayout {
         }
     }
 
-    fn value_at(&self, slot: usize, d: usize) -> usize {
+    pub(super) fn value_at(&self, slot: usize, d: usize) -> usize {
         let width = self.value_row_bytes() / PANEL;
-        self.values_at() + d / PANEL * self.value_panel_bytes() + (slot * PANEL + d % PANEL) * width
+        let inside =
+            if self.kind == KvKind::Q8_0 { in_quads(slot, d % PANEL) } else { (slot * PANEL + d % PANEL) * width };
+        self.values_at() + d / PANEL * self.value_panel_bytes() + inside
     }
 
     /// Copies the first `slots` slots of a chunk into another, as they are.
@@ -265,24 +282,25 @@ impl KvLayout {
 
     /// Calls `f` with every byte offset that belongs to the first `slots` slots.
     fn for_each_byte(&self, slots: usize, mut f: impl FnMut(usize)) {
+        (0..slots).for_each(|slot| self.for_each_byte_of(slot, &mut f));
+    }
+
+    /// Calls `f` with every byte offset that belongs to a slot.
+    pub(super) fn for_each_byte_of(&self, slot: usize, mut f: impl FnMut(usize)) {
         let width = self.value_row_bytes() / PANEL;
-        for slot in 0..slots {
-            let (panel, lane) = (slot / PANEL * self.key_panel_bytes(), slot % PANEL);
-            for d in 0..self.head_dim {
-                match self.kind {
-                    KvKind::F32 => (0..4).for_each(|i| f(panel + (d * PANEL + lane) * 4 + i)),
-                    KvKind::F16 => (0..2).for_each(|i| f(panel + (d * PANEL + lane) * 2 + i)),
-                    KvKind::Q8_0 => f(panel + (d / 4 * PANEL + lane) * 4 + d % 4),
-                }
-                (0..width).for_each(|i| f(self.value_at(slot, d) + i));
+        let (panel, lane) = (slot / PANEL * self.key_panel_bytes(), slot % PANEL);
+        for d in 0..self.head_dim {
+            match self.kind {
+                KvKind::F32 => (0..4).for_each(|i| f(panel + (d * PANEL + lane) * 4 + i)),
+                KvKind::F16 => (0..2).for_each(|i| f(panel + (d * PANEL + lane) * 2 + i)),
+                KvKind::Q8_0 => f(panel + (d / 4 * PANEL + lane) * 4 + d % 4),
             }
-            if self.kind == KvKind::Q8_0 {
-                let half_area = panel + self.head_dim / 32 * 8 * 4 * PANEL;
-                for b in 0..self.head_dim / 32 {
-                    (0..2).for_each(|i| f(half_area + (b * PANEL + lane) * 2 + i));
-                    (0..2).for_each(|i| f(self.scales_at() + (b * CHUNK + slot) * 2 + i));
-                }
-            }
+            (0..width).for_each(|i| f(self.value_at(slot, d) + i));
+        }
+        let half_area = panel + self.head_dim / 32 * 8 * 4 * PANEL;
+        for b in 0..self.scaled_blocks() {
+            (0..2).for_each(|i| f(half_area + (b * PANEL + lane) * 2 + i));
+            (0..2).for_each(|i| f(self.scales_at() + (b * CHUNK + slot) * 2 + i));
         }
     }
 

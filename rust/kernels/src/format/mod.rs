@@ -32,7 +32,7 @@ pub(crate) mod tests;
 
 pub use iq4_nl::TABLE as IQ4_TABLE;
 
-pub(crate) use float::{Bf16, F16, F32, Float, I8};
+pub(crate) use float::{Bf16, F16, F32, Float};
 pub(crate) use iq4_nl::Iq4Nl;
 pub(crate) use iq4_xs::Iq4Xs;
 pub(crate) use q2_k::Q2K;

@@ -9,7 +9,7 @@ use std::arch::x86_64::*;
 use super::{Tile, TileFn};
 use crate::act::{EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32};
 use crate::attend::Values;
-use crate::format::{Bf16, Block, F16, F32, Format, I8, PANEL, SmallBlock, SuperBlock, with_shape};
+use crate::format::{Bf16, Block, F16, F32, Format, PANEL, SmallBlock, SuperBlock, with_shape};
 
 /// How AVX2 unpacks a format of 32-wide blocks. All pointers to words and halves are advanced to the half panel.
 pub(crate) trait Small256: SmallBlock {
@@ -91,16 +91,6 @@ impl Float256 for Bf16 {
     }
 }
 
-impl Float256 for I8 {
-    const WIDTH: usize = 1;
-
-    #[inline(always)]
-    unsafe fn load(at: *const u8) -> __m256 {
-        // SAFETY: 8 bytes by the caller.
-        unsafe { _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast()))) }
-    }
-}
-
 /// The micro-kernel of a format; `vnni` if the CPU has AVX-VNNI.
 pub(crate) fn multiply(format: Format, vnni: bool) -> TileFn {
     if vnni {
@@ -115,7 +105,6 @@ pub(crate) fn weigh(values: Values) -> TileFn {
     match values {
         Values::F32 => each_panel::<F32>,
         Values::F16 => each_panel::<F16>,
-        Values::I8 => each_panel::<I8>,
     }
 }
 

@@ -9,7 +9,7 @@ use std::array::from_mut;
 use super::{Tile, TileFn};
 use crate::act::{EXTRAS_32, EXTRAS_256, OFFSETS_32, PAIRS_16, PAIRS_32};
 use crate::attend::Values;
-use crate::format::{Bf16, F16, F32, Format, I8, PANEL, SmallBlock, SuperBlock, with_shape};
+use crate::format::{Bf16, F16, F32, Format, PANEL, SmallBlock, SuperBlock, with_shape};
 
 /// How AVX-512 unpacks a format of 32-wide blocks.
 pub(crate) trait Small512: SmallBlock {
@@ -90,16 +90,6 @@ impl Float512 for Bf16 {
     }
 }
 
-impl Float512 for I8 {
-    const WIDTH: usize = 1;
-
-    #[inline(always)]
-    unsafe fn load(at: *const u8) -> __m512 {
-        // SAFETY: 16 bytes by the caller.
-        unsafe { _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(at.cast()))) }
-    }
-}
-
 macro_rules! by_rows {
     ($kernel:ident, $F:ty) => {{
         /// # Safety
@@ -150,7 +140,6 @@ pub(crate) fn weigh(values: Values) -> TileFn {
     match values {
         Values::F32 => by_rows!(each_panel, F32),
         Values::F16 => by_rows!(each_panel, F16),
-        Values::I8 => by_rows!(each_panel, I8),
     }
 }
 

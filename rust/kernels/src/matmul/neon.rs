@@ -9,7 +9,7 @@ use std::arch::aarch64::*;
 use super::{Tile, TileFn};
 use crate::act::{EXTRAS_32, EXTRAS_256, MAX_TILE, OFFSETS_32, PAIRS_16, PAIRS_32, pair_first};
 use crate::attend::Values;
-use crate::format::{Bf16, Block, F16, F32, Format, I8, PANEL, SmallBlock, SuperBlock, with_shape};
+use crate::format::{Bf16, Block, F16, F32, Format, PANEL, SmallBlock, SuperBlock, with_shape};
 
 /// How NEON unpacks a format of 32-wide blocks. All pointers to words and halves are advanced to the quarter panel.
 pub(crate) trait Small128: SmallBlock {
@@ -91,19 +91,6 @@ impl Float128 for Bf16 {
     }
 }
 
-impl Float128 for I8 {
-    const WIDTH: usize = 1;
-
-    #[inline(always)]
-    unsafe fn load(at: *const u8) -> float32x4_t {
-        // SAFETY: 4 bytes by the caller.
-        unsafe {
-            let bytes = vreinterpret_s8_u32(vdup_n_u32(read(at)));
-            vcvtq_f32_s32(vmovl_s16(vget_low_s16(vmovl_s8(bytes))))
-        }
-    }
-}
-
 /// The micro-kernel of a format; `dotprod` if the CPU has `sdot`.
 pub(crate) fn multiply(format: Format, dotprod: bool) -> TileFn {
     if dotprod {
@@ -118,7 +105,6 @@ pub(crate) fn weigh(values: Values) -> TileFn {
     match values {
         Values::F32 => each_panel::<F32>,
         Values::F16 => each_panel::<F16>,
-        Values::I8 => each_panel::<I8>,
     }
 }
 

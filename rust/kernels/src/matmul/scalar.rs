@@ -20,7 +20,6 @@ pub(crate) fn weigh(values: Values) -> TileFn {
     match values {
         Values::F32 => weigh_f32,
         Values::F16 => weigh_f16,
-        Values::I8 => weigh_i8,
     }
 }
 
@@ -36,13 +35,6 @@ unsafe fn weigh_f32(t: &Tile) {
 unsafe fn weigh_f16(t: &Tile) {
     // SAFETY: passed on; a value is two bytes.
     unsafe { weigh_with(t, 2, |panel, i| half_at(panel, 2 * i)) };
-}
-
-/// # Safety
-/// As [`TileFn`].
-unsafe fn weigh_i8(t: &Tile) {
-    // SAFETY: passed on; a value is a byte.
-    unsafe { weigh_with(t, 1, |panel, i| f32::from(panel[i] as i8)) };
 }
 
 /// # Safety

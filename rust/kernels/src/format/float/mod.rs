@@ -54,6 +54,3 @@ impl Float for Bf16 {
         bf16_to_f32(u16::from_le_bytes([block[0], block[1]]))
     }
 }
-
-/// Signed bytes as floats: how values of a quantized cache are read. No file format.
-pub(crate) struct I8;

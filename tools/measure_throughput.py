@@ -1,0 +1,262 @@
+#!/usr/bin/env python3
+"""Many sequences at once: tokens a second by their number, with and without drafts, and how long requests wait.
+
+In: a model; for the peer, its batched bench; for drafts, workloads. Out: a record.
+
+| part | measures |
+| --- | --- |
+| `decode` | tokens a second of 1 to 32 sequences that decode together; beside it llama.cpp on the same file |
+| `drafts` | workloads of one kind in groups of 4, drafting against plain, both in the same kind of engine |
+| `arrivals` | requests at random moments: time to the first token and between tokens, drafting and plain |
+
+T1  The sides of a ratio run in turn, in one process but for the peer; the tokens of quoth's runs are compared.
+T2  Decoding is timed from the moment when every sequence has its first token to the moment when the first of them ends.
+T3  Moments of arrival and lengths are the same for both ways: they are drawn from a seed.
+
+    python tools/measure_throughput.py smollm2 --workloads benches/workloads.jsonl [--peer BENCH] [--record FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import quoth
+from quoth.bench.paired import Ratio, Spread
+from quoth.bench.record import command_line, run_facts, write_record
+from quoth.bench.workloads import COPIES, Workload, read_workloads
+
+COUNTS = (1, 2, 4, 8, 16, 32)
+PROMPT, ANSWER = 128, 64
+COMPANY = 4
+QUANTILES = {"p50": 0.5, "p95": 0.95, "p99": 0.99}
+
+
+@dataclass
+class Measured:
+    """What one generation did, by the clock of its reader."""
+
+    submitted: float
+    arrivals: list[float]
+    """When each chunk came."""
+    counts: list[int]
+    """Tokens of each chunk."""
+    tokens: tuple[int, ...]
+
+
+def read(generation: quoth.Generation, submitted: float) -> Measured:
+    """Read a generation to its end."""
+    arrivals, counts = [], []
+    for chunk in generation:
+        arrivals.append(time.perf_counter())
+        counts.append(len(chunk.tokens))
+    return Measured(submitted, arrivals, counts, generation.result().tokens)
+
+
+def run(
+    engine: quoth.Engine, requests: Sequence[dict[str, Any]], delays: Sequence[float] | None = None
+) -> list[Measured]:
+    """Give requests, all at once or each at its moment, and read each in a thread of its own."""
+    found: dict[int, Measured] = {}
+    threads = []
+    begun = time.perf_counter()
+    for number, request in enumerate(requests):
+        if delays is not None:
+            time.sleep(max(0.0, begun + delays[number] - time.perf_counter()))
+        now = time.perf_counter()
+        generation = engine.submit(**request)
+
+        def take(number: int = number, generation: quoth.Generation = generation, now: float = now) -> None:
+            found[number] = read(generation, now)
+
+        threads.append(threading.Thread(target=take))
+        threads[-1].start()
+    for thread in threads:
+        thread.join()
+    return [found[number] for number in range(len(requests))]
+
+
+def decode_rate(measured: Sequence[Measured]) -> float:
+    """Tokens a second while all decode (T2)."""
+    start = max(one.arrivals[0] for one in measured)
+    end = min(one.arrivals[-1] for one in measured)
+    tokens = sum(
+        count for one in measured for at, count in zip(one.arrivals, one.counts, strict=True) if start < at <= end
+    )
+    return tokens / (end - start)
+
+
+def ids(n: int, seed: int, n_vocab: int) -> list[int]:
+    """Tokens of a prompt that no other prompt shares."""
+    dice = random.Random(seed)
+    return [dice.randrange(10, min(n_vocab, 20_000)) for _ in range(n)]
+
+
+def peer_rate(program: Path, model: quoth.Model, count: int) -> float:
+    """Tokens a second of the peer's batched bench, its prompts apart."""
+    context = count * (PROMPT + ANSWER)
+    command = [str(program), "-m", str(model.path), "-c", str(context), "-npp", str(PROMPT), "-ntg", str(ANSWER)]
+    command += ["-npl", str(count), "-t", str(model.threads), "--output-format", "jsonl"]
+    out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    return float(lines[-1]["speed_tg"])
+
+
+def decode(model: quoth.Model, rounds: int, peer: Path | None) -> list[dict[str, Any]]:
+    """The part of that name."""
+    rates: dict[int, list[float]] = {count: [] for count in COUNTS}
+    peers: dict[int, list[float]] = {count: [] for count in COUNTS}
+    for round_ in range(rounds):
+        for count in COUNTS:
+            with quoth.Engine(model, max_sequences=count, prefix_bytes=0, speculation=None) as engine:
+                run(engine, [{"prompt": ids(8, 99, model.n_vocab), "max_tokens": 4, "stop_at_eog": False}])
+                asked = [
+                    {"prompt": ids(PROMPT, i, model.n_vocab), "max_tokens": ANSWER, "stop_at_eog": False}
+                    for i in range(count)
+                ]
+                rates[count].append(decode_rate(run(engine, asked)))
+            if peer is not None:
+                peers[count].append(peer_rate(peer, model, count))
+        print(f"decode, round {round_ + 1} of {rounds}", file=sys.stderr)
+    rows = []
+    for count in COUNTS:
+        row: dict[str, Any] = {"sequences": count, "tokens_per_second": asdict(Spread.of(rates[count]))}
+        if peer is not None:
+            row["peer_tokens_per_second"] = asdict(Spread.of(peers[count]))
+            row["ratio"] = asdict(Spread.of([a / b for a, b in zip(rates[count], peers[count], strict=True)]))
+        rows.append(row)
+    return rows
+
+
+def asked_of(model: quoth.Model, workload: Workload) -> dict[str, Any]:
+    """The first turn of a workload."""
+    messages = [] if workload.system is None else [{"role": "system", "content": workload.system}]
+    turn = workload.turns[0]
+    messages += [*workload.history, {"role": "user", "content": turn} if isinstance(turn, str) else turn]
+    prompt = model.tokenizer.apply_chat_template(messages)
+    return {"prompt": prompt, "max_tokens": min(workload.max_tokens, 192), "references": list(workload.references)}
+
+
+def drafts(
+    model: quoth.Model, rounds: int, workloads: Sequence[Workload], sampling: quoth.Sampling
+) -> list[dict[str, Any]]:
+    """The part of that name, with one way of choosing tokens."""
+    kinds = {kind: [w for w in workloads if w.kind == kind] for kind in dict.fromkeys(w.kind for w in workloads)}
+    rows, pairs_of = [], {"copies": list[tuple[int, int]](), "all": list[tuple[int, int]]()}
+    for kind, own in kinds.items():
+        # A kind with fewer workloads than a group has some of them twice.
+        group = [own[i % len(own)] for i in range(COMPANY)]
+        asked = [{**asked_of(model, w), "sampling": sampling} for w in group]
+        pairs = []
+        for round_ in range(rounds):
+            took, tokens = {}, {}
+            ways: list[bool | None] = [None, True] if round_ % 2 == 0 else [True, None]
+            for way in ways:
+                with quoth.Engine(model, max_sequences=COMPANY, prefix_bytes=0) as engine:
+                    begun = time.perf_counter_ns()
+                    measured = run(engine, [{**one, "speculation": way} for one in asked])
+                    took[way], tokens[way] = time.perf_counter_ns() - begun, [one.tokens for one in measured]
+            if tokens[None] != tokens[True]:
+                raise SystemExit(f"{kind}: drafting changed an answer")
+            pairs.append((took[None], took[True]))
+        for name in ("all", *(["copies"] if kind in COPIES else [])):
+            pairs_of[name] += pairs
+        rows.append({"kind": kind, "speedup": asdict(Ratio.of(pairs))})
+    rows += [{"kind": name, "speedup": asdict(Ratio.of(pairs))} for name, pairs in pairs_of.items() if pairs]
+    return rows
+
+
+def arrivals(model: quoth.Model, rounds: int, requests: int) -> list[dict[str, Any]]:
+    """The part of that name."""
+    rows = []
+    with quoth.Engine(model, max_sequences=8, prefix_bytes=0, speculation=None) as engine:
+        whole = run(engine, [{"prompt": ids(96, 7, model.n_vocab), "max_tokens": 64, "stop_at_eog": False}])[0]
+        alone = whole.arrivals[-1] - whole.submitted
+    # One request comes in the time that one alone takes: more than one sequence could serve, and less than eight can.
+    for way in (None, True):
+        first, between = [], []
+        for seed in range(rounds):
+            dice = random.Random(seed)
+            moments, now = [], 0.0
+            for _ in range(requests):
+                now += dice.expovariate(1.0 / alone)
+                moments.append(now)
+            asked = [
+                {
+                    "prompt": ids(dice.randrange(16, 400), 1000 * seed + i, model.n_vocab),
+                    "max_tokens": dice.randrange(16, 96),
+                    "stop_at_eog": False,
+                    "speculation": way,
+                }
+                for i in range(requests)
+            ]
+            with quoth.Engine(model, max_sequences=8, prefix_bytes=0) as engine:
+                for one in run(engine, asked, moments):
+                    first.append(1e3 * (one.arrivals[0] - one.submitted))
+                    between += [1e3 * (b - a) for a, b in zip(one.arrivals, one.arrivals[1:], strict=False)]
+        rows.append(
+            {
+                "drafting": way is True,
+                "requests": rounds * requests,
+                "mean_gap_ms": 1e3 * alone,
+                "first_token_ms": quantiles(first),
+                "between_chunks_ms": quantiles(between),
+            }
+        )
+    return rows
+
+
+def quantiles(values: Sequence[float]) -> dict[str, float]:
+    """Quantiles by rank."""
+    ranked = sorted(values)
+    return {name: ranked[min(len(ranked) - 1, int(q * len(ranked)))] for name, q in QUANTILES.items()}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command line."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = argparse.ArgumentParser(description="Measure many sequences at once.")
+    parser.add_argument("model", help="a GGUF file or a model's name")
+    parser.add_argument("--only", default="decode,drafts,arrivals", help="parts")
+    parser.add_argument("--rounds", type=int, default=5, help="rounds (5)")
+    parser.add_argument("--requests", type=int, default=40, help="requests of a round of `arrivals` (40)")
+    parser.add_argument("--peer", type=Path, help="llama.cpp's llama-batched-bench")
+    parser.add_argument("--workloads", type=Path, help="workloads for `drafts`")
+    parser.add_argument("--threads", type=int, help="threads of a forward")
+    parser.add_argument("--record", type=Path, help="write a record")
+    parser.add_argument("--fact", action="append", default=[], help="NAME=TEXT for the record")
+    args = parser.parse_args(arguments)
+    parts = args.only.split(",")
+    model = quoth.Model(args.model, n_ctx=4096, threads=args.threads)
+    figures: dict[str, Any] = {"rounds": args.rounds}
+    if "decode" in parts:
+        figures["decode"] = decode(model, args.rounds, args.peer)
+    if "drafts" in parts and args.workloads:
+        workloads = read_workloads(args.workloads)
+        figures["drafts_greedy"] = drafts(model, args.rounds, workloads, quoth.Sampling())
+        figures["drafts_sampled"] = drafts(
+            model, args.rounds, workloads, quoth.Sampling(temperature=0.8, top_k=20, seed=7)
+        )
+    if "arrivals" in parts:
+        figures["arrivals"] = arrivals(model, args.rounds, args.requests)
+    for name, rows in figures.items():
+        for row in rows if isinstance(rows, list) else []:
+            print(name, json.dumps(row))
+    if args.record:
+        command = "python tools/" + command_line(arguments, "measure_throughput.py")
+        facts = run_facts(model, dict(entry.split("=", 1) for entry in args.fact))
+        write_record(args.record, "Many sequences at once", command, facts, figures)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
