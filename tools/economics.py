@@ -466,21 +466,23 @@ def together(records: Records) -> str:
 def company(records: Records) -> str:
     """Drafting against plain decoding in the same batch."""
     parts = []
-    for name, record in named(records, "-throughput"):
-        if "drafts_greedy" not in record:
-            continue
-        sampled = {row["kind"]: row["speedup"] for row in record["drafts_sampled"]}
-        rows = [[row["kind"], ratio(row["speedup"]), ratio(sampled[row["kind"]])] for row in record["drafts_greedy"]]
-        parts.append(f"**{name}**\n\n{table(['kind', 'greedy', 'sampled, temperature 0.8'], rows)}")
+    for name, record in named(records, "-company"):
+        sampled = {row["kind"]: row for row in record["drafts_sampled"]}
+        pairs = [(row, sampled[row["kind"]]) for row in record["drafts_greedy"]]
+        rows = [
+            [a["kind"], *(ratio(one[part]) for one in (a, b) for part in ("decoding", "speedup"))] for a, b in pairs
+        ]
+        columns = [name, "greedy, decoding", "with the prompts", "sampled, decoding", "with the prompts"]
+        parts.append(f"{table(columns, rows)}{where(record, f'{name}-company')}")
     return "\n".join(parts)
 
 
 def waiting(records: Records) -> str:
     """How long requests wait that come at random moments."""
     parts = []
-    for name, record in named(records, "-throughput"):
+    for name, record in named(records, "-company"):
         rows = []
-        for row in record.get("arrivals", []):
+        for row in record["arrivals"]:
             waits = [row[part][q] for part in ("first_token_ms", "between_chunks_ms") for q in ("p50", "p95", "p99")]
             rows.append(["drafting" if row["drafting"] else "plain", *(f"{ms:.1f}" for ms in waits)])
         if rows:

@@ -162,28 +162,36 @@ def drafts(
 ) -> list[dict[str, Any]]:
     """The part of that name, with one way of choosing tokens."""
     kinds = {kind: [w for w in workloads if w.kind == kind] for kind in dict.fromkeys(w.kind for w in workloads)}
-    rows, pairs_of = [], {"copies": list[tuple[int, int]](), "all": list[tuple[int, int]]()}
+    names = ("copies", "all")
+    rows, whole, decoding = [], {n: list[tuple[int, int]]() for n in names}, {n: list[tuple[int, int]]() for n in names}
     for kind, own in kinds.items():
         # A kind with fewer workloads than a group has some of them twice.
         group = [own[i % len(own)] for i in range(COMPANY)]
         asked = [{**asked_of(model, w), "sampling": sampling} for w in group]
-        pairs = []
+        pairs, steps = [], []
         for round_ in range(rounds):
-            took, tokens = {}, {}
+            took, tokens, decoded = {}, {}, {}
             ways: list[bool | None] = [None, True] if round_ % 2 == 0 else [True, None]
             for way in ways:
                 with quoth.Engine(model, max_sequences=COMPANY, prefix_bytes=0) as engine:
                     begun = time.perf_counter_ns()
                     generations = [engine.submit(**one, speculation=way) for one in asked]
-                    tokens[way] = [generation.result().tokens for generation in generations]
+                    results = [generation.result() for generation in generations]
                     took[way] = time.perf_counter_ns() - begun
+                    tokens[way] = [result.tokens for result in results]
+                    decoded[way] = sum(result.stats.decode_ns for result in results)
             if tokens[None] != tokens[True]:
                 raise SystemExit(f"{kind}: drafting changed an answer")
             pairs.append((took[None], took[True]))
+            steps.append((decoded[None], decoded[True]))
         for name in ("all", *(["copies"] if kind in COPIES else [])):
-            pairs_of[name] += pairs
-        rows.append({"kind": kind, "speedup": asdict(Ratio.of(pairs))})
-    rows += [{"kind": name, "speedup": asdict(Ratio.of(pairs))} for name, pairs in pairs_of.items() if pairs]
+            whole[name] += pairs
+            decoding[name] += steps
+        rows.append({"kind": kind, "speedup": asdict(Ratio.of(pairs)), "decoding": asdict(Ratio.of(steps))})
+    for name in names:
+        if whole[name]:
+            ratios = {"speedup": asdict(Ratio.of(whole[name])), "decoding": asdict(Ratio.of(decoding[name]))}
+            rows.append({"kind": name, **ratios})
     return rows
 
 
