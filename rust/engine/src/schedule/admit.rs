@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn priorities_go_first_then_the_earliest_and_nobody_waits_without_end() {
+    fn priorities_go_first_then_the_earliest_and_no_task_waits_without_end() {
         assert_eq!(by_priority(&[]), None);
         assert_eq!(by_priority(&[None, None]), None);
         assert_eq!(by_priority(&[place(0, 0), place(0, 0)]), Some(0));

@@ -73,7 +73,7 @@ pub struct TaskId(pub u64);
 /// A step of a task.
 #[derive(Debug)]
 pub struct Event {
-    /// Whose.
+    /// The task.
     pub id: TaskId,
     /// What it handed out; nothing, without a finish, if the task was cancelled.
     pub step: Result<Step>,

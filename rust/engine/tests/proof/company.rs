@@ -1,5 +1,5 @@
-//! E1, E2 and Q4: a sequence in any company commits the same tokens, rows, log-probabilities and cache as alone, whoever joins, leaves, reads a prompt or
-//! fails beside it, and whether the others want whole rows or only the greatest.
+//! E1, E2 and Q4: a sequence in any company commits the same tokens, rows, log-probabilities and cache as alone, whichever others join, leave, read a prompt or
+//! fail beside it, and whether the others want whole rows or only the greatest.
 
 use std::sync::{Arc, Mutex};
 
