@@ -141,5 +141,9 @@ def _editor(commands: Sequence[str]) -> ModuleType | None:
     libedit = "libedit" in (readline.__doc__ or "")
     readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
     if not libedit:
+        # A byte beyond ASCII is text, also where the locale has none: readline would take it for a key with Meta.
+        readline.parse_and_bind("set input-meta on")
+        readline.parse_and_bind("set convert-meta off")
+    if not libedit:
         readline.parse_and_bind("set enable-bracketed-paste on")
     return readline
