@@ -9,7 +9,8 @@ In: a model; for the peer, its batched bench; for drafts, workloads. Out: a reco
 | `drafts` | workloads of one kind in groups of 4, drafting against plain, both in the same kind of engine |
 | `arrivals` | requests at random moments: time to the first token and between tokens, drafting and plain |
 
-T1  The sides of a ratio run in turn, in one process but for the peer; the tokens of quoth's runs are compared.
+T1  The sides of a ratio run in turn, in one process but for the peer: of `drafts` step by step, so that a spell of a
+    slower machine meets both. Their tokens are compared.
 T2  Decoding is timed while all sequences decode: over the steps in which each of them has a token and none ends.
 T3  Moments of arrival and lengths are the same for both ways: they are drawn from a seed.
 
@@ -35,6 +36,7 @@ import quoth._core
 from quoth.bench.paired import Ratio, Spread
 from quoth.bench.record import command_line, run_facts, write_record
 from quoth.bench.workloads import COPIES, Workload, read_workloads
+from quoth.costs import expected_costs
 from quoth.options import CoreSpeculation
 from quoth.request import EngineOptions, Request
 
@@ -95,66 +97,118 @@ def ids(n: int, seed: int, n_vocab: int) -> list[int]:
     return [dice.randrange(10, min(n_vocab, 20_000)) for _ in range(n)]
 
 
-def peer_rate(program: Path, model: quoth.Model, count: int) -> float:
-    """Tokens a second of the peer's batched bench, its prompts apart."""
+@dataclass
+class Rates:
+    """Tokens a second of some sequences that begin together."""
+
+    decode: float
+    """Of answers, while all decode (T2)."""
+    whole: float
+    """Of prompts and answers, from the first step to the last."""
+
+
+def peer_rates(program: Path, model: quoth.Model, count: int) -> Rates:
+    """Those of the peer's batched bench, which reads all prompts first."""
     context = count * (PROMPT + ANSWER)
     command = [str(program), "-m", str(model.path), "-c", str(context), "-npp", str(PROMPT), "-ntg", str(ANSWER)]
     command += ["-npl", str(count), "-t", str(model.threads), "--output-format", "jsonl"]
     out = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    lines = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
-    return float(lines[-1]["speed_tg"])
+    last = [json.loads(line) for line in out.splitlines() if line.startswith("{")][-1]
+    return Rates(float(last["speed_tg"]), float(last["speed"]))
 
 
-def decode_rate(model: quoth.Model, count: int) -> float:
-    """Tokens a second of so many sequences while all decode (T2): the scheduler's own steps, without readers."""
+def own_rates(model: quoth.Model, count: int) -> Rates:
+    """Those of the scheduler's own steps, without readers."""
     scheduler = quoth._core.Scheduler(model._model, model.kv_type, PLAIN, count, None, 0)
     asked: dict[str, Any] = {"max_tokens": ANSWER, "stop_at_eog": False}
     for i in range(count):
         request = Request.of(asked, EngineOptions, quoth.Sampling(), model.n_vocab)
         scheduler.submit(ids(PROMPT, i, model.n_vocab), request, None, None, [], 0)
-    tokens, took = 0, 0.0
+    tokens, decoding, whole = 0, 0.0, 0.0
     begun_tasks: set[int] = set()
     while not scheduler.is_idle():
         begun = time.perf_counter()
         events = scheduler.step()
+        took = time.perf_counter() - begun
+        whole += took
         steps = [event.step for event in events if event.step is not None]
         # A step that gave a first token read a prompt, too.
-        decoded = len(begun_tasks) == count
+        all_decode = len(begun_tasks) == count
         begun_tasks |= {event.task for event in events}
-        if decoded and len(steps) == count and all(step.finish is None for step in steps):
+        if all_decode and len(steps) == count and all(step.finish is None for step in steps):
             tokens += sum(len(step.tokens) for step in steps)
-            took += time.perf_counter() - begun
-    return tokens / took
+            decoding += took
+    return Rates(tokens / decoding, count * (PROMPT + ANSWER) / whole)
 
 
 def decode(model: quoth.Model, rounds: int, peer: Path | None) -> list[dict[str, Any]]:
     """The part of that name."""
-    rates: dict[int, list[float]] = {count: [] for count in COUNTS}
-    peers: dict[int, list[float]] = {count: [] for count in COUNTS}
-    decode_rate(model, 2)
+    own: dict[int, list[Rates]] = {count: [] for count in COUNTS}
+    peers: dict[int, list[Rates]] = {count: [] for count in COUNTS}
+    own_rates(model, 2)
     for round_ in range(rounds):
         for count in COUNTS:
-            rates[count].append(decode_rate(model, count))
+            own[count].append(own_rates(model, count))
             if peer is not None:
-                peers[count].append(peer_rate(peer, model, count))
+                peers[count].append(peer_rates(peer, model, count))
         print(f"decode, round {round_ + 1} of {rounds}", file=sys.stderr)
     rows = []
     for count in COUNTS:
-        row: dict[str, Any] = {"sequences": count, "tokens_per_second": asdict(Spread.of(rates[count]))}
-        if peer is not None:
-            row["peer_tokens_per_second"] = asdict(Spread.of(peers[count]))
-            row["ratio"] = asdict(Spread.of([a / b for a, b in zip(rates[count], peers[count], strict=True)]))
+        row: dict[str, Any] = {"sequences": count}
+        for prefix, rate in (("", lambda rates: rates.decode), ("whole_", lambda rates: rates.whole)):
+            mine, others = [rate(r) for r in own[count]], [rate(r) for r in peers[count]]
+            row[f"{prefix}tokens_per_second"] = asdict(Spread.of(mine))
+            if peer is not None:
+                row[f"peer_{prefix}tokens_per_second"] = asdict(Spread.of(others))
+                row[f"{prefix}ratio"] = asdict(Spread.of([a / b for a, b in zip(mine, others, strict=True)]))
         rows.append(row)
     return rows
 
 
-def asked_of(model: quoth.Model, workload: Workload) -> dict[str, Any]:
-    """The first turn of a workload."""
-    messages = [] if workload.system is None else [{"role": "system", "content": workload.system}]
-    turn = workload.turns[0]
-    messages += [*workload.history, {"role": "user", "content": turn} if isinstance(turn, str) else turn]
-    prompt = model.tokenizer.apply_chat_template(messages)
-    return {"prompt": prompt, "max_tokens": min(workload.max_tokens, 192), "references": list(workload.references)}
+@dataclass
+class Side:
+    """One way of answering a group of workloads."""
+
+    scheduler: quoth._core.Scheduler
+    waiting: set[int]
+    """Tasks without a token yet."""
+    answers: dict[int, list[int]]
+    whole_ns: int = 0
+    decode_ns: int = 0
+    """Of the steps in which no prompt is read."""
+
+    @classmethod
+    def of(
+        cls, model: quoth.Model, group: Sequence[Workload], sampling: quoth.Sampling, core: CoreSpeculation | None
+    ) -> Side:
+        """The first turns of a group, all at once."""
+        scheduler = quoth._core.Scheduler(model._model, model.kv_type, core or PLAIN, COMPANY, None, 0)
+        answers: dict[int, list[int]] = {}
+        for workload in group:
+            messages = [] if workload.system is None else [{"role": "system", "content": workload.system}]
+            turn = workload.turns[0]
+            messages += [*workload.history, {"role": "user", "content": turn} if isinstance(turn, str) else turn]
+            prompt = model.tokenizer.apply_chat_template(messages)
+            asked: dict[str, Any] = {"max_tokens": min(workload.max_tokens, 192)}
+            request = Request.of(asked, EngineOptions, sampling, model.n_vocab)
+            quoted = [model.tokenizer.encode(reference) for reference in workload.references]
+            answers[scheduler.submit(prompt, request, core, None, quoted, 0)] = []
+        return cls(scheduler, set(answers), answers)
+
+    def step(self) -> None:
+        """One step, if there is one to do."""
+        if self.scheduler.is_idle():
+            return
+        decodes = not self.waiting
+        begun = time.perf_counter_ns()
+        events = self.scheduler.step()
+        took = time.perf_counter_ns() - begun
+        self.whole_ns += took
+        self.decode_ns += took * decodes
+        for event in events:
+            if event.step is not None and event.step.tokens:
+                self.waiting.discard(event.task)
+                self.answers[event.task] += event.step.tokens
 
 
 def drafts(
@@ -162,28 +216,24 @@ def drafts(
 ) -> list[dict[str, Any]]:
     """The part of that name, with one way of choosing tokens."""
     kinds = {kind: [w for w in workloads if w.kind == kind] for kind in dict.fromkeys(w.kind for w in workloads)}
-    names = ("copies", "all")
-    rows, whole, decoding = [], {n: list[tuple[int, int]]() for n in names}, {n: list[tuple[int, int]]() for n in names}
+    rows, names = [], ("copies", "all")
+    whole = {name: list[tuple[int, int]]() for name in names}
+    decoding = {name: list[tuple[int, int]]() for name in names}
+    drafting = CoreSpeculation(quoth.Speculation(), expected_costs(model))
     for kind, own in kinds.items():
         # A kind with fewer workloads than a group has some of them twice.
         group = [own[i % len(own)] for i in range(COMPANY)]
-        asked = [{**asked_of(model, w), "sampling": sampling} for w in group]
         pairs, steps = [], []
         for round_ in range(rounds):
-            took, tokens, decoded = {}, {}, {}
-            ways: list[bool | None] = [None, True] if round_ % 2 == 0 else [True, None]
-            for way in ways:
-                with quoth.Engine(model, max_sequences=COMPANY, prefix_bytes=0) as engine:
-                    begun = time.perf_counter_ns()
-                    generations = [engine.submit(**one, speculation=way) for one in asked]
-                    results = [generation.result() for generation in generations]
-                    took[way] = time.perf_counter_ns() - begun
-                    tokens[way] = [result.tokens for result in results]
-                    decoded[way] = sum(result.stats.decode_ns for result in results)
-            if tokens[None] != tokens[True]:
+            plain, speculative = (Side.of(model, group, sampling, core) for core in (None, drafting))
+            sides = (plain, speculative) if round_ % 2 == 0 else (speculative, plain)
+            while not all(side.scheduler.is_idle() for side in sides):
+                for side in sides:
+                    side.step()
+            if [*plain.answers.values()] != [*speculative.answers.values()]:
                 raise SystemExit(f"{kind}: drafting changed an answer")
-            pairs.append((took[None], took[True]))
-            steps.append((decoded[None], decoded[True]))
+            pairs.append((plain.whole_ns, speculative.whole_ns))
+            steps.append((plain.decode_ns, speculative.decode_ns))
         for name in ("all", *(["copies"] if kind in COPIES else [])):
             whole[name] += pairs
             decoding[name] += steps
