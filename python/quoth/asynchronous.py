@@ -4,9 +4,9 @@ In: functions that take a step, from `Decoder` and `Conversation`. Out: awaitabl
 
 A1  Only a worker's thread computes. The event loop's thread hands out what came, and never holds a core's lock.
 A2  One job at a time: a second caller gets `BusyError`, as with threads.
-A3  Who is cancelled waits for the step under way, at most a pass of 512 tokens of a prompt; nothing of that step is
-    handed out, and nobody computes when the cancellation arrives.
-A4  A forked child gets a thread of its own; waiting for its parent's would be for ever.
+A3  A cancelled task waits for the step under way, at most a forward of 512 tokens of a prompt. Nothing of that step is
+    handed out, and no thread computes when the cancellation arrives.
+A4  A forked child process gets a thread of its own: its parent's thread does not exist there.
 A5  Between two chunks nothing runs. Leaving an `async for` early needs no `aclose`.
 
 Cost: two switches of threads a step. The thread is made with the first use and ends with its owner.
@@ -37,7 +37,7 @@ class _Stopped(BaseException):
 
 
 class Cancel:
-    """Whether whoever waits for a job was cancelled."""
+    """Whether the task that waits for a job was cancelled."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
@@ -77,11 +77,11 @@ class Worker:
             BusyError: Another job is under way.
             asyncio.CancelledError: The caller was cancelled; the job has ended.
         """
-        import asyncio  # noqa: PLC0415  only who awaits pays for it
+        import asyncio  # noqa: PLC0415  only callers that await pay for it
         from concurrent.futures import ThreadPoolExecutor  # noqa: PLC0415
 
         if self._process != os.getpid():
-            # The thread, and whoever kept it busy, stayed in the process that this one was forked from.
+            # The thread and its job stayed in the process that this one was forked from.
             self._thread, self._busy, self._process = None, False, os.getpid()
         if self._busy:
             raise BusyError("the decoder is in use by another caller")
@@ -97,7 +97,7 @@ class Worker:
                 while not future.done():
                     with suppress(asyncio.CancelledError):
                         await asyncio.wait([future])
-                future.exception()  # seen, so that nobody complains that it was not
+                future.exception()  # asyncio logs an exception that was never read
                 raise
             return future.result()
         finally:
@@ -108,7 +108,7 @@ class AsyncSteps(AsyncIterator[T], Generic[T]):
     """Steps as they come, for `async for`.
 
     Args:
-        worker: Who takes the steps.
+        worker: Takes the steps.
         fetch: Takes the next step, on the worker's thread; raises `StopIteration` at the end.
         accept: Told of a step, on the loop's thread, when it is about to be handed out.
         cancel: Stops a long first step.
@@ -134,7 +134,7 @@ class AsyncSteps(AsyncIterator[T], Generic[T]):
     async def __anext__(self) -> T:
         if self._over:
             raise StopAsyncIteration
-        if self._running:  # whoever waits for that step gets it
+        if self._running:  # the task that waits for that step gets it
             raise BusyError("another task waits for the next step already")
         self._running = True
         try:

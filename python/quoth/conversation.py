@@ -6,7 +6,7 @@ speculates.
 V1  The entries are the truth; the decoder is a cache of them. Each turn's prompt is made from the entries alone
     (`quoth.transcript`), and the decoder keeps what it shares with it. So whatever interrupted an earlier turn, the
     next one equals that of a conversation which came to the same entries undisturbed.
-V2  What was handed out stays; nothing else does. A reader who leaves (breaks, raises, Ctrl-C, is cancelled) leaves an
+V2  What was handed out stays; nothing else does. A reader that leaves (breaks, raises, Ctrl-C, is cancelled) leaves an
     answer that ends with the last chunk it got, as if `max_tokens` had ended it there. Before the first chunk nothing
     has happened, and `reply` hands out all or nothing.
 V3  An answer stays as the tokens that were generated, and nothing of a stop stays: the token that completes one was

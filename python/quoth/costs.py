@@ -31,7 +31,7 @@ _VERSION = 1
 MIXTURE: Final[Mapping[int, float]] = MappingProxyType(
     {1: 1.35, 2: 1.65, 3: 1.8, 4: 1.95, 6: 2.3, 8: 2.7, 12: 3.4, 16: 4.1, 32: 7.0}
 )
-"""Costs that are assumed for a mixture of experts: a little dearer than `benches/records/moe-verify.toml`."""
+"""Costs that are assumed for a mixture of experts: a little more than in `benches/records/moe-verify.toml`."""
 
 
 def _identity(model: LoadedModel) -> dict[str, Any]:

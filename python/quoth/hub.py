@@ -196,7 +196,7 @@ def _unknown(name: str) -> OptionsError:
 
 
 def _looks_like_a_path(text: str) -> bool:
-    """Whether somebody who typed this meant a file."""
+    """Whether this text is meant as a path."""
     return text.startswith((".", "~")) or text.lower().endswith(".gguf") or any(c in text for c in "/\\")
 
 

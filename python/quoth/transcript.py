@@ -128,7 +128,7 @@ class Transcript:
 
     def _render(self, entries: Sequence[Entry], exact: Sequence[int]) -> tuple[_Rendered, set[int]]:
         """Render, and say which of the `exact` entries cannot be found in what came out."""
-        from quoth.template import escaped  # noqa: PLC0415  only who has a conversation needs templates
+        from quoth.template import escaped  # noqa: PLC0415  only conversations need templates
 
         real = [dict(entry.message) for entry in entries]
         word = "slot"

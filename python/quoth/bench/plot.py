@@ -4,7 +4,7 @@ In: figures as records hold them. Out: an image. Needs matplotlib (`pip install 
 picture is drawn.
 
 G1  The background is transparent, text and lines have a middle tone, and colours are told apart on both pages, also by
-    readers who do not see red or green.
+    readers without red or green vision.
 G2  A spread is shown where there is one.
 G3  No window is ever opened.
 """

@@ -5,7 +5,7 @@ In: arguments. Out: results on stdout, everything else on stderr, an exit code. 
 
 U1  Exit codes: 0 done, 1 failed, 2 called wrongly, 130 interrupted.
 U2  What quoth or the system refuses is one line, `error: …`; `QUOTH_DEBUG=1` adds the traceback. Anything else is a
-    defect and shows its traceback; in a conversation that somebody types it is one line, too, and the talk goes on.
+    defect and shows its traceback; in a conversation at a terminal it is one line, too, and the conversation goes on.
 U3  stdout carries results alone, so it can be piped; colours and bars appear in terminals alone.
 U4  Text that comes from a file or a model cannot steer the terminal: control characters are shown, not sent.
 

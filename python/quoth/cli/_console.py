@@ -1,4 +1,4 @@
-"""Terminals: what may be written to one, and bars that appear only where somebody waits.
+"""Terminals: what may be written to one, and bars that appear only at a terminal.
 
 In: text, counts. Out: stdout for results, stderr for the rest. Nothing here imports rich before it is needed.
 """
@@ -36,7 +36,7 @@ def visible(text: str) -> str:
 
 
 def is_terminal(stream: IO[Any]) -> bool:
-    """Whether somebody looks at a stream."""
+    """Whether a stream is a terminal."""
     try:
         return stream.isatty()
     except (AttributeError, ValueError):

@@ -1,4 +1,4 @@
-"""What somebody types or pipes in, as messages and commands.
+"""What a user types or a program pipes in, as messages and commands.
 
 In: a terminal, or lines on stdin. Out: inputs, one at a time.
 
@@ -57,7 +57,7 @@ class Reader:
 
     def __init__(self, commands: Sequence[str]) -> None:
         self.typed: Final = is_terminal(sys.stdin)
-        """Whether somebody types."""
+        """Whether a user types at a terminal."""
         self.reading = False
         """Whether a line was being read when an exception came."""
         self._n_lines = 0

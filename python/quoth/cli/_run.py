@@ -49,7 +49,7 @@ def run(app: typer.Typer, args: Sequence[str] | None = None) -> int:
         given = list(sys.argv[1:] if args is None else args)
         code: object = app(args=given, prog_name="quoth", standalone_mode=False, obj=given)
         sys.stdout.flush()
-    except SystemExit as leaving:  # how the parser leaves when nobody reads any more
+    except SystemExit as leaving:  # how the parser leaves when stdout was closed
         code = leaving.code
     except (KeyboardInterrupt, Exception) as error:
         code = said(error)
@@ -72,7 +72,7 @@ def said(error: BaseException, *, raises: bool = True) -> int:
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Abort":
         return INTERRUPTED
     if isinstance(error, BrokenPipeError):
-        return FAILED  # whoever was reading has enough; there is nothing to say and nobody to say it to
+        return FAILED  # the reader of stdout closed it, so no message can reach it
     if debugging():
         traceback.print_exception(error)
     if hasattr(error, "format_message") and hasattr(error, "exit_code"):
@@ -120,7 +120,7 @@ def _misused(error: Any) -> int:
 
 
 def _close_stdout() -> None:
-    """Flush, and if nobody reads any more, keep the interpreter from complaining about it at exit."""
+    """Flush, and if stdout was closed, keep the interpreter from complaining about it at exit."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -1,4 +1,4 @@
-"""Chunks of text on their way to stdout, with the drafted part marked if somebody wants to see it.
+"""Chunks of text on their way to stdout, with the drafted part marked if the user asks for it.
 
 In: chunks. Out: their text, all of it and nothing else, perhaps in colours or brackets.
 

@@ -61,7 +61,7 @@ class _Watch:
 def _interrupts_held() -> Iterator[None]:
     """Let Ctrl-C wait until the block is done. A second one does not wait: what is written to may be stuck."""
     if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-        yield  # interrupts are ignored, or somebody else's
+        yield  # interrupts are ignored, or have another handler
         return
     caught = False
 

@@ -2,7 +2,7 @@
 
 In: a model, options, what is typed. Out: answers as they are decided.
 
-Where somebody types, errors are said, defects too, and the session goes on; Ctrl-C stops an answer alone. Where a
+At a terminal, errors are shown, defects too, and the conversation goes on; Ctrl-C stops an answer alone. Where a
 program pipes its lines in, the first error ends it with its exit code, so that a script notices.
 """
 # ruff: noqa: PLC0415 - see `quoth.cli`

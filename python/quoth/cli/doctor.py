@@ -86,7 +86,7 @@ def _version(name: str) -> str | None:
 
 
 def _kernels(best: str) -> dict[str, Any]:
-    """The instruction set that a model gets if nobody says otherwise; None, and why, if it would be refused."""
+    """The instruction set that a model gets by default; None, and why, if it would be refused."""
     from quoth.errors import OptionsError
     from quoth.loaded import kernels_setting
 
@@ -98,7 +98,7 @@ def _kernels(best: str) -> dict[str, Any]:
 
 
 def _threads(physical: int) -> dict[str, Any]:
-    """Threads that a model gets if nobody says otherwise, and what is wrong with what the environment says."""
+    """Threads that a model gets by default, and what is wrong with what the environment says."""
     from quoth.errors import OptionsError
     from quoth.loaded import threads_setting
 
@@ -132,7 +132,7 @@ def _bandwidth(threads: int, available: int | None) -> dict[str, Any]:
 
 
 def _advice(facts: dict[str, Any]) -> Iterator[str]:
-    """What somebody could change, the largest effects first."""
+    """What the user could change, the largest effects first."""
     sets, kernels = facts["kernels"]["available"], facts["kernels"]
     cores, threads, usable = facts["cores"], facts["threads"], facts["cores"]["usable"]
     if kernels["error"]:

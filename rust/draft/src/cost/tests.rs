@@ -192,7 +192,7 @@ fn a_step_with_rows_of_a_prompt_teaches_no_cost() {
 fn a_draft_in_company_costs_its_share_of_the_batch() {
     let model = CostModel::new(table(&[(1, 1.1), (3, 1.5), (7, 2.3)]));
     assert_near(model.draft_cost(4, 8, 4, 0), 1.0 + 0.8 * 4.0 / 1.5);
-    // The same step, of which another sequence drafted two rows: this draft is the dearer half or the cheaper, and pays only for itself.
+    // The same step, of which another sequence drafted two rows: this draft is the costlier half or the cheaper, and pays only for itself.
     assert_near(model.draft_cost(2, 8, 4, 0), 1.0 + 0.4 * 4.0 / 1.5);
     assert_near(model.draft_cost(0, 8, 4, 0), 1.0);
     let mut extra = Vec::new();

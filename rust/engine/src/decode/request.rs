@@ -51,7 +51,7 @@ pub struct Step {
     pub drafted: usize,
     /// Drafted tokens that it committed.
     pub accepted: usize,
-    /// Who drafted them, if asked for.
+    /// The source that drafted them, if asked for.
     pub source: Option<String>,
     /// Why the decode ended, in its last step.
     pub finish: Option<Finish>,

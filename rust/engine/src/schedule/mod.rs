@@ -11,8 +11,8 @@
 //! - **H1** A task commits the same tokens, rows and log-probabilities as its request alone would (E1), whatever the schedule and whatever prefix it was given.
 //! - **H2** Every decoding sequence takes part in every step, so it waits for no more than one. Prompts are read in chunks beside them; while others wait, no
 //!   step is longer than about five plain steps.
-//! - **H3** A task is admitted when a sequence is free and the blocks that it may need at most fit `max_kv_bytes`, so no task runs out of memory half-way. Who
-//!   is next is the business of [`admit`].
+//! - **H3** A task is admitted when a sequence is free and the blocks that it may need at most fit `max_kv_bytes`, so no task runs out of memory half-way.
+//!   [`admit`] says which is next.
 //! - **H4** Finished, failed and cancelled tasks leave their whole blocks in the prefix store, prompts do so as soon as they are read. A task whose prompt begins
 //!   as one that is being read just now waits for it instead of computing the same blocks.
 //! - **H5** Nothing outlives a task but what the prefix store keeps, within its bound.

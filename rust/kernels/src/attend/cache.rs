@@ -249,7 +249,7 @@ impl KvLayout {
         }
     }
 
-    /// Writes key and value of a slot into a chunk that nobody else uses.
+    /// Writes key and value of a slot into a chunk that no other thread uses.
     pub fn write(&self, set: &KernelSet, chunk: &mut [u8], slot: usize, key: &[f32], value: &[f32]) {
         assert_eq!(value.len(), self.head_dim);
         self.write_key(set, &mut chunk[..self.key_bytes()], slot, key);

@@ -14,7 +14,7 @@
 //! - **A4** A key that a query may not see has score −∞ and so weight 0. It contributes `fma(v, 0, o) = o`, or in q8_0 a code 0. Values in a cache of floats are
 //!   always finite ([`KvLayout::write_value`]), and any byte times 0 is 0, so an invisible position cannot disturb a visible one.
 //! - **A5** Writing a position touches no other position's bytes (N8).
-//! - **A6** within a chunk of q8_0: `m` as above, `p = 2^((score − m) · log2 e)` ([`order::exp2`](crate::order::exp2)), `l` as above, from these p. For each query
+//! - **A6** within a chunk of q8_0: `m` of A5, `p = 2^((score − m) · log2 e)` ([`order::exp2`](crate::order::exp2)), `l` as above, from these p. For each query
 //!   and block b of 32 columns the weights take in the values' scales and become bytes: `w_j = p_j · d_jb`, `top` the greatest of them,
 //!   `code_j = round(w_j · (255 / top))`, half to even, in 0 … 255; all are 0 if `top` is. Then `o_d = (top · (1 / 255)) · Σ_j code_j · v_jd`. A NaN is never the
 //!   greatest and has code 0; it reaches the result through `l`.

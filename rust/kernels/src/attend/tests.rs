@@ -329,7 +329,7 @@ fn what_a_query_may_not_see_cannot_change_it() {
             }
             let after = attend(&KernelSet::best(), &cache, &queries, &visible);
             assert_eq!(bits(&before[..1]), bits(&after[..1]), "{layout:?} {broken}");
-            // The one who may see them does: a NaN among its keys reaches everything.
+            // The query that may see them does: a NaN among its keys reaches everything.
             assert!(!broken.is_nan() || after[1].iter().all(|x| x.is_nan()), "{layout:?} {broken}");
         }
     }

@@ -96,7 +96,7 @@ unsafe fn exp2_quarter(x: float32x4_t) -> float32x4_t {
 #[inline(always)]
 unsafe fn widened_quarter(half: uint16x4_t) -> float32x4_t {
     let wide: float32x4_t;
-    // SAFETY: `fcvtl` touches nothing but the named registers and the float status, which nobody reads.
+    // SAFETY: `fcvtl` touches nothing but the named registers and the float status, which no code reads.
     unsafe {
         std::arch::asm!(
             "fcvtl {wide:v}.4s, {half:v}.4h",
