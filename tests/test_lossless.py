@@ -5,14 +5,13 @@ from __future__ import annotations
 import itertools
 import math
 import random
-from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
 
 import quoth
-from models import EOS, EOT, KERNELS, KV_TYPES, tiny
+from models import KERNELS, KV_TYPES, tiny
 from sources import OPEN, ROLES, Source, speculation
 
 PROMPT = [40, 41, 42, 43, 40, 41, 42]
@@ -123,61 +122,6 @@ def test_rows_at_every_commit_have_the_bits_of_plain_ones() -> None:
                 assert found.stats.accepted > 0
 
 
-@pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "F16"])
-def test_plain_arithmetic_has_other_bits_and_is_lossless_too(kind: str) -> None:
-    """Kernels that dequantize weights and multiply floats, for comparison."""
-    model = tiny(kind, kernels="reference")
-    plain = model.decoder(sampling=WARM, speculation=None)
-    expected = plain.generate(PROMPT, max_tokens=40, stop_at_eog=False, logprobs=20)
-    streams = [plain_stream(model, WARM, PROMPT, 80)]
-    for role, max_draft in (("perfect", 16), ("alternating", 7)):
-        decoder = model.decoder(sampling=WARM, speculation=speculation(Source(role, streams), max_draft))
-        assert outcome(decoder.generate(PROMPT, max_tokens=40, stop_at_eog=False, logprobs=20)) == outcome(expected)
-        assert_same_state(decoder, plain)
-    usual = tiny(kind).session().forward(PROMPT)
-    assert kind == "F16" or (usual != model.session().forward(PROMPT)).any()
-
-
-# ---- obligation 3: the hypothetical prefix
-
-
-def penalised(row: np.ndarray, window: Sequence[int], sampling: quoth.Sampling) -> np.ndarray:
-    """Penalties as the sampler defines them, in its own precision."""
-    row = row.copy()
-    for token, count in Counter(window[max(len(window) - sampling.repeat_last_n, 0) :]).items():
-        x = row[token]
-        x = x / np.float32(sampling.repeat_penalty) if x > 0 else x * np.float32(sampling.repeat_penalty)
-        row[token] = x - (
-            np.float32(count) * np.float32(sampling.frequency_penalty) + np.float32(sampling.presence_penalty)
-        )
-    return row
-
-
-def test_bug_21_penalties_see_the_accepted_part_of_the_draft_and_stale_history_would_pick_otherwise() -> None:
-    """There, penalties of a text that repeats itself saw a stale history."""
-    model = tiny()
-    differ = 0
-    for repeat, frequency, presence in ((1.3, 0.0, 0.5), (1.0, 1.5, 5.0), (1.1, 0.3, 0.0)):
-        sampling = quoth.Sampling(repeat_penalty=repeat, frequency_penalty=frequency, presence_penalty=presence)
-        stream = plain_stream(model, sampling, PROMPT, 90)
-        plain = model.decoder(sampling=sampling, speculation=None)
-        expected = plain.generate(PROMPT, max_tokens=60, stop_at_eog=False)
-        decoder = model.decoder(sampling=sampling, speculation=speculation(Source("perfect", [stream]), 16))
-        steps = [c.tokens for c in decoder.stream(PROMPT, max_tokens=60, stop_at_eog=False)]
-        assert tuple(itertools.chain(*steps)) == expected.tokens
-        assert_same_state(decoder, plain)
-        rows = model.session().forward(stream[: len(PROMPT) + 60])
-        at = len(PROMPT)
-        for step in steps:
-            start = at
-            for token in step:
-                row = rows[at - 1]
-                assert penalised(row, stream[:at], sampling).argmax() == token
-                differ += penalised(row, stream[:start], sampling).argmax() != token
-                at += 1
-    assert differ > 10, "stale history changes picks, so the test above says something"
-
-
 # ---- obligation 4: nothing unverified is kept, whatever fails
 
 
@@ -233,37 +177,19 @@ def test_rows_that_are_not_numbers_are_an_error_at_their_place_and_the_next_turn
 
 def test_text_is_the_same_while_the_gate_trips_backs_off_probes_and_opens_again() -> None:
     model = tiny()
-    quick = {"window": 4, "reprobe_after": 3, "reprobe_max": 24, "probe_steps": 2, "max_debt": 0.5, "credit": 2.0}
-    seen: Counter[str] = Counter()
-    for sampling in (GREEDY, WARM):
-        stream = plain_stream(model, sampling, PROMPT, 200)
-        plain = model.decoder(sampling=sampling, speculation=None)
-        expected = plain.generate(PROMPT, max_tokens=180, stop_at_eog=False, logprobs=1)
-        for role, costs, adapt in itertools.product(
-            ("perfect", "garbage", "alternating", "silent", "late"), ({1: 1.5, 4: 2.0, 8: 4.0}, {1: 1.0}), (False, True)
-        ):
-            source: Source = Late("late", [stream]) if role == "late" else Source(role, [stream])
-            gate = quoth.Gate(adapt_budget=adapt, **quick)  # type: ignore[arg-type]
-            decoder = model.decoder(sampling=sampling, speculation=speculation(source, 12, gate=gate, costs=costs))
-            found = decoder.generate(PROMPT, max_tokens=180, stop_at_eog=False, logprobs=1)
-            assert outcome(found) == outcome(expected), (role, costs, adapt)
-            assert_same_state(decoder, plain)
-            assert_contract(source, decoder)
-            gate_stats = found.stats.gate
-            seen.update(
-                trips=gate_stats.trips,
-                probes=gate_stats.probes,
-                reopened=gate_stats.reopened,
-                closed=gate_stats.closed_steps,
-            )
-            if role == "garbage" and len(costs) > 1:
-                assert gate_stats.trips >= 1
-                assert gate_stats.probes >= 2
-                assert "plain steps" in (gate_stats.reason or "")
-    assert seen["trips"] > 10, seen
-    assert seen["probes"] > 20
-    assert seen["reopened"] > 0
-    assert seen["closed"] > 200
+    gate = quoth.Gate(window=4, reprobe_after=3, reprobe_max=24, probe_steps=2, max_debt=0.5, credit=2.0)
+    stream = plain_stream(model, WARM, PROMPT, 200)
+    plain = model.decoder(sampling=WARM, speculation=None)
+    expected = plain.generate(PROMPT, max_tokens=180, stop_at_eog=False, logprobs=1)
+    source = Late("late", [stream])
+    costs = {1: 1.5, 4: 2.0, 8: 4.0}
+    decoder = model.decoder(sampling=WARM, speculation=speculation(source, 12, gate=gate, costs=costs))
+    found = decoder.generate(PROMPT, max_tokens=180, stop_at_eog=False, logprobs=1)
+    assert outcome(found) == outcome(expected)
+    assert_same_state(decoder, plain)
+    assert_contract(source, decoder)
+    assert min(found.stats.gate.trips, found.stats.gate.probes, found.stats.gate.reopened) >= 1
+    assert "plain steps" in (found.stats.gate.reason or "")
 
 
 class Late(Source):
@@ -278,113 +204,27 @@ class Late(Source):
 # ---- obligation 6: whatever ends a generation inside a draft
 
 
-def assert_same_end(model: quoth.Model, sampling: quoth.Sampling, stream: list[int], **request: object) -> quoth.Result:
-    """A generation and the turn after it, plain and with two sources."""
-    request = {"max_tokens": 60, "stop_at_eog": False, "logprobs": 2, **request}
-    plain = model.decoder(sampling=sampling, speculation=None)
-    expected = plain.generate(PROMPT, **request)  # type: ignore[arg-type]
-    following = [*plain.history, 33]
-    fits = len(following) < model.n_ctx
-    after = plain.generate(following, max_tokens=6, stop_at_eog=False) if fits else None
-    for role, max_draft in (("perfect", 16), ("perfect", 3), ("alternating", 8)):
+@pytest.mark.parametrize("role", ["perfect", "alternating"])
+def test_stops_inside_a_draft_end_it_as_plain(role: str) -> None:
+    """A token, and a text that begins within one token and ends within the next."""
+    model = tiny()
+    stream = plain_stream(model, WARM, PROMPT, 90)
+    answer = stream[len(PROMPT) :]
+    spelled = [model.tokenizer.decode([token]) for token in answer[:20]]
+    for i in range(2, 18):
+        stop = answer[i] if i % 2 else spelled[i][-1:] + spelled[i + 1][:1]
+        request = {"max_tokens": 60, "stop_at_eog": False, "logprobs": 2, "stop": stop}
+        plain = model.decoder(sampling=WARM, speculation=None)
+        expected = plain.generate(PROMPT, **request)  # type: ignore[arg-type]
+        assert expected.finish_reason == "stop"
         source = Source(role, [stream])
-        decoder = model.decoder(sampling=sampling, speculation=speculation(source, max_draft))
-        found = decoder.generate(PROMPT, **request)  # type: ignore[arg-type]
-        assert outcome(found) == outcome(expected), (role, max_draft, request)
-        assert_contract(source, decoder)
-        assert decoder.stop == expected.stop
-        assert decoder.cached_tokens == len(decoder.history) - 1
-        if after is not None:
-            assert outcome(decoder.generate(following, max_tokens=6, stop_at_eog=False)) == outcome(after)
-            assert_contract(source, decoder)
+        decoder = model.decoder(sampling=WARM, speculation=speculation(source, 16))
+        assert outcome(decoder.generate(PROMPT, **request)) == outcome(expected)  # type: ignore[arg-type]
         assert_same_state(decoder, plain)
-        chunks = list(decoder.stream(PROMPT, **request))  # type: ignore[arg-type]
-        assert "".join(c.text for c in chunks) == expected.text
-        assert tuple(t for c in chunks for t in c.tokens) == expected.tokens
-        assert [c.finish_reason for c in chunks if c.finish_reason] == [expected.finish_reason]
-    return expected
-
-
-@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
-def test_a_stop_token_inside_a_draft_ends_it_as_plain(sampling: quoth.Sampling) -> None:
-    model = tiny()
-    stream = plain_stream(model, sampling, PROMPT, 90)
-    answer = stream[len(PROMPT) :]
-    for i in range(20):
-        found = assert_same_end(model, sampling, stream, stop=answer[i])
-        first = answer.index(answer[i])
-        assert found.tokens == tuple(answer[:first])
-        assert (found.finish_reason, found.stop, found.stats.committed) == ("stop", answer[i], first + 1)
-
-
-def shown(model: quoth.Model, tokens: Sequence[int]) -> bytes:
-    return b"".join(b"" if t in (EOS, EOT) else model.tokenizer.token_bytes(t) for t in tokens)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_a_stop_text_ends_it_at_the_token_that_completes_it(seed: int) -> None:
-    model = tiny()
-    sampling = quoth.Sampling(temperature=0.8, top_k=20, seed=seed)
-    stream = plain_stream(model, sampling, PROMPT, 90)
-    answer = stream[len(PROMPT) :]
-    everything = shown(model, answer)
-    checked = 0
-    for i in range(1, 20):
-        before, to = len(shown(model, answer[:i])), len(shown(model, answer[: i + 1 + i % 2]))
-        try:
-            stop = everything[before - 1 : to].decode()
-        except UnicodeDecodeError:
-            continue
-        at = everything.index(stop.encode())
-        completes = next(n for n in range(91) if len(shown(model, answer[:n])) >= at + len(stop.encode()))
-        found = assert_same_end(model, sampling, stream, stop=["never", stop])
-        assert (found.finish_reason, found.stop) == ("stop", stop)
-        assert found.tokens == tuple(answer[: completes - 1])
-        assert found.text == everything[:at].decode(errors="replace")
-        checked += 1
-    assert checked > 8
-
-
-# ---- obligation 7: the distribution
-
-
-def exact(row: np.ndarray) -> np.ndarray:
-    """The distribution at temperature 0.8, top-k 20."""
-    order = np.lexsort((np.arange(len(row)), -row))[:20]
-    x = row[order].astype(np.float64) / np.float64(np.float32(0.8))
-    p = np.zeros(len(row))
-    p[order] = np.exp(x - x.max()) / np.exp(x - x.max()).sum()
-    return p
-
-
-def chi_square(counts: Counter[int], p: np.ndarray, n: int) -> tuple[float, float]:
-    """The statistic, and what one in 30,000 exceeds (Wilson and Hilferty, four standard deviations)."""
-    big = p * n >= 5
-    found = np.array([counts[t] for t in range(len(p))])
-    assert not found[p == 0].any(), "a token without probability was chosen"
-    cells = [*zip(found[big], p[big] * n, strict=True), (found[~big].sum(), max(float(p[~big].sum() * n), 5.0))]
-    freedom = len(cells) - 1
-    limit = freedom * (1 - 2 / (9 * freedom) + 4 * math.sqrt(2 / (9 * freedom))) ** 3
-    return float(sum((f - e) ** 2 / e for f, e in cells)), limit
-
-
-@pytest.mark.slow
-def test_twenty_thousand_first_tokens_follow_the_exact_distribution_with_and_without_speculation() -> None:
-    """Also bug report 15: draws from the wrong distribution."""
-    model, prompt, n = tiny(n_ctx=16), [50, 51, 52], 20_000
-    p = exact(model.session().forward(prompt)[-1])
-    counts = []
-    for guess in (None, speculation(Source("garbage"))):
-        decoder = model.decoder(sampling=WARM, speculation=guess)
-        counted: Counter[int] = Counter()
-        for seed in range(n):
-            counted[decoder.generate(prompt, max_tokens=1, stop_at_eog=False, seed=seed).tokens[0]] += 1
-        counts.append(counted)
-    assert counts[0] == counts[1]
-    chi, limit = chi_square(counts[0], p, n)
-    assert chi < limit
-    off = p**0.9 / (p**0.9).sum()
-    assert chi_square(counts[0], off, n)[0] > limit, "a temperature of 0.89 would be seen"
+        following = [*plain.history, 33]
+        after = plain.generate(following, max_tokens=6, stop_at_eog=False)
+        assert outcome(decoder.generate(following, max_tokens=6, stop_at_eog=False)) == outcome(after)
+        assert_contract(source, decoder)
 
 
 # ---- bug reports of other engines, by their numbers in the collection

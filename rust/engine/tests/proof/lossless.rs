@@ -212,7 +212,7 @@ fn replay(run: &Run, prompt: &[u32], sampling: &Sampling, n_vocab: usize, stale:
 }
 
 #[test]
-fn penalties_see_the_accepted_part_of_the_draft_and_stale_history_would_pick_otherwise() {
+fn bug_21_penalties_see_the_accepted_part_of_the_draft_and_stale_history_would_pick_otherwise() {
     let mut differed = 0;
     for temperature in [0.0, 0.8] {
         for seed in 0..10 {
