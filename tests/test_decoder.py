@@ -5,10 +5,7 @@ from __future__ import annotations
 import _thread
 import asyncio
 import logging
-import os
 import random
-import signal
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
@@ -572,32 +569,6 @@ def test_an_interrupt_in_the_last_step_is_raised_too() -> None:
     assert decoder.generate([3, 4], max_tokens=5, stop_at_eog=False).tokens == plain(model, [3, 4], 5)
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="signals are POSIX's")
-@pytest.mark.parametrize("what", ["a long prompt", "a long answer"])
-def test_ctrl_c_stops_a_generation_and_leaves_a_decoder_that_can_be_used_again(what: str) -> None:
-    model = tiny("Q4_K", n_ctx=8192)
-    prompt = [random.Random(4).randrange(97) for _ in range(8000 if what == "a long prompt" else 20)]
-    decoder = model.decoder(speculation=None)
-
-    def until_interrupted() -> None:
-        threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
-        for _ in range(100):
-            decoder.reset()
-            decoder.generate(prompt, max_tokens=8000, stop_at_eog=False)
-
-    start = time.monotonic()
-    with pytest.raises(KeyboardInterrupt):
-        until_interrupted()
-    assert time.monotonic() - start < 20
-    history = decoder.history
-    assert decoder.cached_tokens == max(len(history) - 1, 0)
-    assert history[: len(prompt)] == prompt[: len(history)], "a prefix of the prompt, or the prompt and an answer"
-    short = prompt[:600]
-    again = decoder.generate(short, max_tokens=5, stop_at_eog=False, logprobs=20)
-    fresh = model.decoder(speculation=None).generate(short, max_tokens=5, stop_at_eog=False, logprobs=20)
-    assert (again.tokens, again.logprobs) == (fresh.tokens, fresh.logprobs)
-
-
 def test_an_exception_of_the_progress_callback_stops_a_prompt_between_passes() -> None:
     class Enough(Exception):
         pass
@@ -663,22 +634,6 @@ def test_the_interpreter_is_free_while_a_generation_runs() -> None:
         turns += 1
         time.sleep(0.001)
     assert turns > 10, "this thread had its turns"
-
-
-def test_decoders_of_many_threads_over_one_model_generate_what_they_generate_alone() -> None:
-    model = tiny(threads=2)
-    prompts = [[random.Random(i).randrange(97) for _ in range(5 + 9 * i)] for i in range(8)]
-    expected = [plain(model, prompt, 40) for prompt in prompts]
-
-    def run(i: int) -> bool:
-        source = Source("alternating", [[*prompts[i], *expected[i]]])
-        decoder = model.decoder(sampling=WARM, speculation=speculation(source) if i % 2 else True)
-        good = decoder.generate(prompts[i], max_tokens=40, stop_at_eog=False).tokens == expected[i]
-        streamed = tuple(decoder.tokens(prompts[i], max_tokens=40, stop_at_eog=False))
-        return good and streamed == expected[i] and source.faults == []
-
-    with ThreadPoolExecutor(8) as pool:
-        assert all(pool.map(run, [*range(8)] * 2))
 
 
 def test_a_decoder_may_move_between_threads_and_outlive_its_model_object() -> None:
