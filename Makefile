@@ -21,7 +21,7 @@ demo: $(VENV)/release
 # What developers run after each change: unit tests, and Python tests without a real model, other programs and long cases.
 test-fast: package
 	cargo test --workspace --lib --quiet
-	$(BIN)/pytest -m "not (model or program or slow)"
+	$(BIN)/pytest -n auto -m "not (model or program or slow)"
 
 test: test-rust test-python
 
@@ -30,7 +30,7 @@ test-rust:
 
 test-python: package
 	$(BIN)/quoth pull smollm2
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto
 
 # The package in the profile that tests use.
 package: $(VENV)/tests

@@ -448,7 +448,7 @@ def test_a_source_that_raises_is_asked_no_more_and_the_reason_is_told(
 @pytest.mark.parametrize(
     "answer",
     [object(), 7, "text", [None], [1.5], [[1]], [2**80], {"a": 1}, iter(()), [True], b"abc", range(10**9), [-5], [97]],
-    ids=repr,
+    ids=lambda answer: type(answer).__name__,
 )
 def test_whatever_a_source_answers_the_text_is_plain(answer: object) -> None:
     class Odd(Source):

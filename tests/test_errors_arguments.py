@@ -58,7 +58,7 @@ def refused(call: Callable[[], object], message: str, kind: type[Exception] = qu
 
 def _name(case: object) -> str:
     try:
-        return str(case)[:40]
+        return re.sub(r" at 0x\w+", "", str(case))[:40]
     except ValueError:  # a number of too many digits
         return "huge"
 
@@ -328,7 +328,7 @@ def test_a_gate_refuses_nonsense_when_it_is_built(arguments: dict[str, Any], mes
     refused(lambda: quoth.Gate(**arguments), message)
 
 
-@pytest.mark.parametrize("speculation", [5, "on", Source, object(), 0, []], ids=repr)
+@pytest.mark.parametrize("speculation", [5, "on", Source, object(), 0, []], ids=lambda value: type(value).__name__)
 def test_a_decoder_refuses_what_is_neither_options_nor_a_source(model: quoth.Model, speculation: Any) -> None:
     refused(lambda: model.decoder(speculation=speculation), "expected quoth.Speculation, a draft source, True, False")
 

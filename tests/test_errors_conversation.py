@@ -167,7 +167,11 @@ def test_a_cycle_is_refused(model: quoth.Model) -> None:
     refused(lambda: model.conversation().send(circle), "messages[0] has more than 64 levels")
 
 
-@pytest.mark.parametrize("kind", [list, tuple, np.array, lambda ids: array.array("i", ids), iter], ids=str)
+@pytest.mark.parametrize(
+    "kind",
+    [list, tuple, np.array, lambda ids: array.array("i", ids), iter],
+    ids=["list", "tuple", "numpy", "array", "iter"],
+)
 def test_ids_come_in_whatever_holds_numbers(model: quoth.Model, scripted: Scripted, kind: Any) -> None:
     ids = list(scripted.tokens["phrase"][:4])
     chat = model.conversation(max_tokens=1)
