@@ -85,6 +85,7 @@ impl RequestArgs {
             stops: Arc::new(StopSet::new(&self.stop_texts)?),
             logprobs: self.logprobs,
             trace: self.trace,
+            constraint: None,
         })
     }
 }

@@ -47,6 +47,7 @@ impl From<decode::Finish> for Finish {
             decode::Finish::StopText(index) => ("stop", None, Some(index)),
             decode::Finish::Length => ("length", None, None),
             decode::Finish::Context => ("context", None, None),
+            decode::Finish::Complete => ("stop", None, None),
         };
         Finish { reason, stop_id, stop_text }
     }
