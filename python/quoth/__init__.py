@@ -12,6 +12,7 @@ TYPE_CHECKING = False  # importing it from `typing` would take longer than all e
 if TYPE_CHECKING:
     from quoth._core import __version__
     from quoth.answer import Answer
+    from quoth.constraints import Constraint, choice, json_object, json_schema, lark, regex
     from quoth.conversation import Conversation
     from quoth.decoder import Decoder
     from quoth.draft_index import DraftIndex
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _PLACES = {
     "_core": ("__version__",),
     "answer": ("Answer",),
+    "constraints": ("Constraint", "choice", "json_object", "json_schema", "lark", "regex"),
     "conversation": ("Conversation",),
     "decoder": ("Decoder",),
     "draft_index": ("DraftIndex",),
@@ -65,6 +67,7 @@ __all__ = [
     "BusyError",
     "Chunk",
     "ClosedError",
+    "Constraint",
     "ContextFullError",
     "Conversation",
     "Decoder",
@@ -92,6 +95,11 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "__version__",
+    "choice",
+    "json_object",
+    "json_schema",
+    "lark",
+    "regex",
 ]
 
 if not TYPE_CHECKING:  # a checker shall know the names, and no others

@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from quoth.constraints import Constraint, as_constraint
 from quoth.conversation import Conversation
 from quoth.decoder import Decoder
 from quoth.engine import generate_many
+from quoth.errors import OptionsError
 from quoth.loaded import LoadedModel, Metadata
 from quoth.options import DraftSource, Sampling, Speculation
 from quoth.request import EngineOptions, takes
@@ -74,6 +76,19 @@ class Model(LoadedModel):
             TokenizerError: The file's vocabulary is damaged or of an unknown kind.
         """
         return Decoder(self, sampling=sampling, speculation=speculation)
+
+    def compile(self, constraint: Constraint) -> None:
+        """Compile a constraint now. A request does so, too, the first time; here it costs no request time, and may run
+        on any thread, such as one beside an event loop.
+
+        Raises:
+            OptionsError: The grammar or schema is not sound, asks for what is not supported, or cannot be met. The
+                message names the place in the schema.
+        """
+        found = as_constraint(constraint)
+        if found is None:
+            raise OptionsError("constraint is None, expected a constraint")
+        self._model.compile(found)
 
     @takes(EngineOptions)
     def generate_many(

@@ -72,8 +72,9 @@ class Result:
     Attributes:
         text: The text before any stop, whole characters only.
         tokens: The generated tokens, without one that completed a stop.
-        finish_reason: `stop`, `length` (all wanted tokens) or `context` (the context is full). None only for an answer
-            in a conversation whose reader left before its end.
+        finish_reason: `stop` (also where a constraint's answer is complete), `length` (all wanted tokens) or `context`
+            (the context is full); with a constraint, the text is then only the beginning of an answer. None only for
+            an answer in a conversation whose reader left before its end.
         stop: The stop that fired: a stop text as given, or the id of a token that ends generation.
         logprobs: One a token, if asked for.
         stats: Counts and times.

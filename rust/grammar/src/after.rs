@@ -16,6 +16,7 @@ use std::sync::Arc;
 use llguidance::toktrie::{TokEnv, TokTrie};
 use quoth_engine::Result;
 use quoth_engine::constraint::{Constraint, Mask};
+use quoth_engine::vocab::Vocab;
 
 use crate::machine::Machine;
 
@@ -35,6 +36,20 @@ pub enum Start {
         /// A token that opens what the text closes (A3); `None`: it is open already, or the text comes in any case.
         open: Option<u32>,
     },
+}
+
+impl Start {
+    /// Behind `text` in an answer to `prompt`. Where `text` closes an element (`</think>`) for whose opening tag the vocabulary has a token, the answer may
+    /// begin with that token or do without the element; behind a prompt that has opened it, it is open already.
+    pub fn after(text: &str, vocab: &Vocab, prompt: &[u32]) -> Start {
+        let token = |text: String| (0..vocab.n_vocab() as u32).find(|id| vocab.token_bytes(*id) == text.as_bytes());
+        let open =
+            text.strip_prefix("</").filter(|rest| rest.ends_with('>')).and_then(|rest| token(format!("<{rest}")));
+        let close = token(text.to_owned());
+        let last = prompt.iter().rev().find(|id| Some(**id) == open || Some(**id) == close);
+        let is_open = open.is_some() && last.copied() == open;
+        Start::After { text: text.to_owned(), open: open.filter(|_| !is_open) }
+    }
 }
 
 /// How far an answer has come.

@@ -63,6 +63,15 @@ pub enum Grammar {
 }
 
 impl Grammar {
+    fn texts(&self) -> &[String] {
+        match self {
+            Grammar::JsonSchema { schema: text, .. } | Grammar::Regex(text) | Grammar::Lark(text) => {
+                std::slice::from_ref(text)
+            }
+            Grammar::Choice(texts) => texts,
+        }
+    }
+
     /// What it is called by callers.
     fn name(&self) -> &'static str {
         match self {
@@ -117,8 +126,9 @@ impl Compiled {
 
 /// Compiles grammars for one vocabulary. Shared by all threads.
 pub struct Compiler {
-    tokens: Mutex<Option<Tokens>>,
-    factory: OnceLock<Result<Arc<ParserFactory>, String>>,
+    tokens: Tokens,
+    /// Without forcing, and with.
+    factories: [OnceLock<Result<Arc<ParserFactory>, String>>; 2],
     cache: Mutex<Cache>,
 }
 
@@ -138,7 +148,7 @@ impl std::fmt::Debug for Compiler {
 impl Compiler {
     /// A compiler for these tokens. Their trie is made with the first grammar.
     pub fn new(tokens: Tokens) -> Compiler {
-        Compiler { tokens: Mutex::new(Some(tokens)), factory: OnceLock::new(), cache: Mutex::default() }
+        Compiler { tokens, factories: Default::default(), cache: Mutex::default() }
     }
 
     /// A compiled grammar; the one that was made before, if its text was compiled before.
@@ -174,7 +184,9 @@ impl Compiler {
 
     fn compile_anew(&self, grammar: &Grammar) -> Result<Compiled, GrammarError> {
         let refuse = |message: String| GrammarError { kind: grammar.name(), place: None, message };
-        let factory = self.factory.get_or_init(|| self.make_factory()).clone().map_err(&refuse)?;
+        let forces = grammar.texts().iter().all(|text| self.tokens.can_spell(text));
+        let factory = self.factories[usize::from(forces)].get_or_init(|| self.make_factory(forces));
+        let factory = factory.clone().map_err(&refuse)?;
         let grammar = grammar.clone();
         let (sender, receiver) = channel();
         let thread = std::thread::Builder::new().name("quoth-grammar".into()).stack_size(STACK);
@@ -192,10 +204,9 @@ impl Compiler {
         }
     }
 
-    fn make_factory(&self) -> Result<Arc<ParserFactory>, String> {
-        let tokens = self.tokens.lock().unwrap_or_else(PoisonError::into_inner).take();
+    fn make_factory(&self, forces: bool) -> Result<Arc<ParserFactory>, String> {
         let made = catch_unwind(AssertUnwindSafe(|| {
-            let env = tokens.ok_or("the vocabulary could not be read")?.environment();
+            let env = self.tokens.clone().environment(forces);
             let mut factory = ParserFactory::new_simple(&env).map_err(|error| said(&error.to_string()))?;
             factory.quiet();
             let limits = factory.limits_mut();

@@ -6,7 +6,8 @@
 //!     convention.
 //! T2  Tokens that mean nothing (unknown, unused, without bytes) are never allowed. A token that stands for one byte gives way to a token of text with the same
 //!     byte, because models write the latter.
-//! T3  Forced text is encoded only if the vocabulary has a token for every byte; otherwise the grammar still holds, and forces nothing.
+//! T3  Vocabularies lack bytes (SmolLM2 has no token for 0x04 or 0xF1), and text that has them cannot be encoded. A grammar that could force such a byte is
+//!     compiled without forcing: it holds, and leaves the spelling to the model.
 //!
 //! Cost: some 100 ms for 150 000 tokens, once a model.
 
@@ -60,24 +61,29 @@ impl Tokens {
         Tokens { words: ids.map(word).collect(), ends: vocab.eog_ids().to_vec(), encode }
     }
 
-    /// The grammar engine's view.
-    pub(crate) fn environment(self) -> TokEnv {
+    /// Whether text of these characters can be encoded, printable ASCII beside them (T3). Escapes may stand for any character.
+    pub(crate) fn can_spell(&self, text: &str) -> bool {
         let mut covered = [false; 256];
         self.words.iter().filter(|word| word.len() == 1).for_each(|word| covered[usize::from(word[0])] = true);
-        // 0xF8 and above stand in no text; 0xC0 and 0xC1 neither.
-        let every_byte =
-            covered.iter().enumerate().all(|(byte, covered)| *covered || byte >= 0xf8 || byte & !1 == 0xc0);
+        // 0xF5 and above stand in no text; 0xC0 and 0xC1 neither.
+        let all = covered.iter().enumerate().all(|(byte, covered)| *covered || byte >= 0xf5 || byte & !1 == 0xc0);
+        let escaped = ["\\x", "\\u", "\\U"].iter().any(|escape| text.contains(escape));
+        all || !escaped && text.bytes().chain(b' '..=b'~').all(|byte| covered[usize::from(byte)])
+    }
+
+    /// The grammar engine's view; with `forces`, forced bytes become forced tokens.
+    pub(crate) fn environment(self, forces: bool) -> TokEnv {
         let info = TokRxInfo::new(self.words.len() as u32, self.ends.first().copied().unwrap_or(INVALID_TOKEN));
         let trie = TokTrie::from(&info, &self.words);
         let trie = if self.ends.is_empty() { trie } else { trie.with_eos_tokens(&self.ends) };
-        Arc::new(Environment { trie, encode: self.encode, every_byte })
+        Arc::new(Environment { trie, encode: self.encode, forces })
     }
 }
 
 struct Environment {
     trie: TokTrie,
     encode: Option<Encode>,
-    every_byte: bool,
+    forces: bool,
 }
 
 impl TokenizerEnv for Environment {
@@ -93,6 +99,6 @@ impl TokenizerEnv for Environment {
     }
 
     fn tokenize_is_canonical(&self) -> bool {
-        self.every_byte
+        self.forces
     }
 }

@@ -445,3 +445,20 @@ fn hostile_grammars_end_in_an_error_or_a_bounded_compile() {
         }
     }
 }
+
+#[test]
+fn a_vocabulary_without_some_bytes_still_forces_what_it_can_spell() {
+    let vocab = vocabulary::without(&[0x04, 0xf1]);
+    let compiler = Compiler::new(Tokens::new(&vocab, None));
+    let forced = |grammar: &Grammar| {
+        let mut forced = Vec::new();
+        compiler.compile(grammar).unwrap().start(&Start::Now).forced(64, &mut forced).unwrap();
+        text(&vocab, &forced)
+    };
+    assert!(forced(&schema(&person())).starts_with("{\"name"));
+    assert!(forced(&schema(&json!({ "const": "é" }))).starts_with("\"é"));
+    // U+40000 begins with the byte that is not there, so the grammar cannot be met; it is not spelled wrongly either.
+    let error = compiler.compile(&Grammar::Choice(vec!["\u{40000}".into()])).unwrap_err();
+    assert!(error.message.contains("no answer"), "{error}");
+    assert_eq!(forced(&Grammar::Choice(vec!["a\u{40000}".into(), "name".into()])), "");
+}

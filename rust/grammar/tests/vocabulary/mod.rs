@@ -53,12 +53,18 @@ const WORDS: [&str; 40] = [
 ];
 
 pub(crate) fn vocab() -> Vocab {
+    without(&[])
+}
+
+/// The same without tokens for these bytes.
+pub(crate) fn without(bytes: &[u8]) -> Vocab {
+    let lacks = bytes;
     let mut texts: Vec<String> = vec!["</s>".into(), "<think>".into(), "</think>".into(), "<unk>".into()];
     // End of text, user-defined marks, unknown.
     let mut types: Vec<i32> = vec![3, 4, 3, 2];
     for byte in 0..=255 {
         texts.push(format!("<0x{byte:02X}>"));
-        types.push(6);
+        types.push(if lacks.contains(&byte) { 5 } else { 6 });
     }
     for word in WORDS {
         texts.push(word.replace(' ', "\u{2581}"));
