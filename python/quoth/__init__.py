@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from quoth.session import Session
     from quoth.stats import GateStats, SourceStats, Stats
     from quoth.tokenizer import Tokenizer
+    from quoth.tools import ToolCall, Tools
 
 _PLACES = {
     "_core": ("__version__",),
@@ -60,6 +61,7 @@ _PLACES = {
     "session": ("Session",),
     "stats": ("GateStats", "SourceStats", "Stats"),
     "tokenizer": ("Tokenizer",),
+    "tools": ("ToolCall", "Tools"),
 }
 
 __all__ = [
@@ -94,6 +96,8 @@ __all__ = [
     "TokenLogprobs",
     "Tokenizer",
     "TokenizerError",
+    "ToolCall",
+    "Tools",
     "__version__",
     "choice",
     "json_object",

@@ -43,10 +43,14 @@ class _Speculation(Protocol):
     gate: Any
 
 class _Constraint(Protocol):
-    kind: str
-    texts: Sequence[str]
-    whitespace: bool
-    after: str | None
+    @property
+    def kind(self) -> str: ...
+    @property
+    def texts(self) -> Sequence[str]: ...
+    @property
+    def whitespace(self) -> bool: ...
+    @property
+    def after(self) -> str | None: ...
 
 class _Request(Protocol):
     max_tokens: int

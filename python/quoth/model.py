@@ -142,6 +142,7 @@ class Model(LoadedModel):
         overflow: Literal["error", "trim"] = "error",
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str = "auto",
         documents: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Conversation:
@@ -160,6 +161,8 @@ class Model(LoadedModel):
                 at most a quarter of the context. An answer that meets the end of the context ends there in both cases.
             chat_template: Name of one of the file's templates, or a template's source. None: the file's own.
             tools: JSON schemas of functions that the model may call.
+            tool_choice: `auto`; or `required`, or the name of a tool: then each answer is a call, which
+                `result.tool_calls` has.
             documents: Documents for templates that take them.
             template_kwargs: More variables for the template, such as `enable_thinking`.
 
@@ -179,6 +182,7 @@ class Model(LoadedModel):
             overflow=overflow,
             chat_template=chat_template,
             tools=tools,
+            tool_choice=tool_choice,
             documents=documents,
             template_kwargs=template_kwargs,
         )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from quoth._arguments import shown
 from quoth.stats import Stats
+from quoth.tools import ToolCall
 
 if TYPE_CHECKING:
     from quoth import _core
@@ -79,6 +80,7 @@ class Result:
         logprobs: One a token, if asked for.
         stats: Counts and times.
         prompt_tokens: Tokens of the prompt.
+        tool_calls: Calls of the conversation's tools that the text holds.
     """
 
     text: str
@@ -88,6 +90,7 @@ class Result:
     logprobs: tuple[TokenLogprobs, ...] | None
     stats: Stats
     prompt_tokens: int = 0
+    tool_calls: tuple[ToolCall, ...] = ()
 
     def __repr__(self) -> str:
         stop = "" if self.stop is None else f", stop={shown(self.stop)}"

@@ -8,14 +8,11 @@ from __future__ import annotations
 import enum
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
 from quoth.errors import OptionsError
-
-if TYPE_CHECKING:
-    from quoth.constraints import Constraint
 
 MACHINE, SAMPLING, CONSTRAINT, SPECULATION = "Machine", "Sampling", "Constraint", "Speculation"
 
@@ -254,30 +251,6 @@ def check_speculation(*, no_spec: bool, ref: Sequence[str] | None, max_draft: in
     """
     if no_spec and (ref or max_draft is not None):
         raise OptionsError("--ref and --max-draft do not go with --no-spec, which drafts nothing")
-
-
-def chosen_constraint(
-    json_schema: str | None, regex: str | None, lark: str | None, after: str | None
-) -> Constraint | None:
-    """What the answer has to look like.
-
-    Raises:
-        OptionsError: There is more than one constraint, or a text behind which none begins.
-        OSError: A file cannot be read.
-    """
-    from quoth import constraints  # noqa: PLC0415
-    from quoth.cli._load import read_text  # noqa: PLC0415
-
-    given = [one for one in (json_schema, regex, lark) if one is not None]
-    if len(given) > 1:
-        raise OptionsError("--json-schema, --regex and --lark do not go together")
-    if not given and after is not None:
-        raise OptionsError("--after needs --json-schema, --regex or --lark, which begin behind it")
-    if json_schema is not None:
-        return constraints.json_schema(read_text(json_schema, "the schema"), after=after)
-    if lark is not None:
-        return constraints.lark(read_text(lark, "the grammar"), after=after)
-    return None if regex is None else constraints.regex(regex, after=after)
 
 
 def sampling_options(logit_bias: Sequence[str] | None, **given: float | None) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quoth.cli._console import bar, note
-from quoth.cli._load import load, read_text
+from quoth.cli._load import chosen_constraint, load, read_text
 from quoth.cli._options import (
     SPECULATION,
     After,
@@ -45,7 +45,6 @@ from quoth.cli._options import (
     TopK,
     TopP,
     check_speculation,
-    chosen_constraint,
     sampling_options,
 )
 from quoth.cli._prompt import as_tokens, chosen_template, prompt_text
