@@ -84,6 +84,9 @@ impl std::fmt::Debug for dyn Constraint {
     }
 }
 
+/// Bytes of the thread's stack: grammars may nest.
+const STACK: usize = 16 << 20;
+
 /// A constraint with the masks that were asked of it.
 struct Job {
     constraint: Box<dyn Constraint>,
@@ -177,6 +180,6 @@ impl Masker {
                 let _ = reply.send(job);
             }
         };
-        std::thread::Builder::new().name("quoth-masks".into()).spawn(work).ok().map(|_| sender)
+        std::thread::Builder::new().name("quoth-masks".into()).stack_size(STACK).spawn(work).ok().map(|_| sender)
     }
 }

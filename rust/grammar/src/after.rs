@@ -214,7 +214,7 @@ impl After {
             return Ok(Mask::All);
         }
         let mut words = vec![u32::MAX; n_vocab.div_ceil(32) as usize];
-        if n_vocab % 32 > 0 {
+        if !n_vocab.is_multiple_of(32) {
             words[n_vocab as usize / 32] = (1 << (n_vocab % 32)) - 1;
         }
         refused.iter().for_each(|token| words[*token as usize / 32] &= !(1 << (token % 32)));

@@ -269,10 +269,10 @@ fn stops_inside_forced_and_quoted_drafts_end_the_answer_as_plain() {
         let whole = wanted(&rig, 80, 200);
         let (all, stream) = stream(&rig, &whole);
         let tokens: Vec<u32> = all.committed().collect();
-        for at in 0..40 {
-            let wanted = Request { stop_ids: vec![tokens[at]], ..whole.clone() };
+        for (at, stop) in tokens.iter().copied().enumerate().take(40) {
+            let wanted = Request { stop_ids: vec![stop], ..whole.clone() };
             let plain = rig.plain().run(&PROMPT, wanted.clone());
-            assert_eq!(plain.finish, Some(Finish::StopId(tokens[at])));
+            assert_eq!(plain.finish, Some(Finish::StopId(stop)));
             for role in [Role::Perfect, Role::Silent, Role::Alternating] {
                 let mut watched = rig.acted(role, std::slice::from_ref(&stream), 8);
                 let what = format!("stop {at}, {role:?}");
