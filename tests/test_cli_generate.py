@@ -399,3 +399,47 @@ def test_a_real_model_quotes_and_says_the_same(run_quoth: Run, smollm2_path: Pat
     assert "quick brown fox" in fast["text"]
     assert fast["stats"]["accepted"] > 0
     assert fast["stats"]["steps"] < plain["stats"]["steps"]
+
+
+# ---- constraints
+
+
+def test_schemas_expressions_and_grammars_hold_on_the_command_line(
+    run_quoth: Run, tiny_model_path: Path, tmp_path: Path
+) -> None:
+    schema, grammar = tmp_path / "schema.json", tmp_path / "grammar.lark"
+    schema.write_text('{"type": "object", "properties": {"a": {"enum": [1, "é"]}}, "required": ["a"]}\n', "utf-8")
+    grammar.write_text('start: ("ab" | "cd") "!"\n', "utf-8")
+    command = ["generate", tiny_model_path, "--raw", "-p", PROMPT, "--temperature", "1.5", "--seed", "3", "-n", "300"]
+    for options, constraint in [
+        (["--json-schema", schema], quoth.json_schema(schema.read_text("utf-8"))),
+        (["--regex", "[0-9]{4}"], quoth.regex("[0-9]{4}")),
+        (["--lark", grammar], quoth.lark(grammar.read_text("utf-8"))),
+        (["--regex", "[0-9]{4}", "--after", "e"], quoth.regex("[0-9]{4}", after="e")),
+    ]:
+        hot = quoth.Sampling(temperature=1.5, seed=3)
+        expected = spoken(tiny_model_path, PROMPT, hot, constraint=constraint, max_tokens=300)
+        ran = run_quoth(*command, *options)
+        assert (ran.code, ran.err, ran.out) == (0, "", expected.text + "\n")
+        found = parsed(run_quoth(*command, *options, "--json"))
+        assert found["text"] == expected.text
+    same = run_quoth(*command, "--regex", "[0-9]{4}", "--compare", "--pairs", "3")
+    assert same.code == 0, same.err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--regex", "a", "--lark", "x"], "--json-schema, --regex and --lark do not go together"),
+        (["--after", "x"], "--after needs --json-schema, --regex or --lark"),
+        (["--regex", "a("], "regex: "),
+        (["--json-schema", "-"], "json_schema at `#/type`"),
+    ],
+)
+def test_constraints_that_make_no_sense_are_refused_on_the_command_line(
+    run_quoth: Run, tiny_model_path: Path, options: list[str], message: str
+) -> None:
+    ran = run_quoth("generate", tiny_model_path, "--raw", "-p", PROMPT, *options, stdin=b'{"type": "strng"}')
+    assert ran.code == 2
+    assert message in " ".join(ran.err.split())
+    assert ran.out == ""

@@ -9,7 +9,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PROOFS = ROOT / "rust" / "engine" / "tests" / "proof"
-COMPLETE = ("lossless.rs", "failures.rs", "gate.rs", "ends.rs", "broken.rs")
+COMPLETE = ("lossless.rs", "failures.rs", "gate.rs", "ends.rs", "broken.rs", "constraint.rs")
 """Files of proofs whose every test is on the page."""
 
 

@@ -60,6 +60,19 @@ def test_every_part_gives_figures_and_they_are_kept(goals: ModuleType, tiny_mode
     assert len(rows) == 2 + len(found["measured"])
 
 
+def test_extraction_with_schemas_is_measured_and_kept(tiny_chat_path: Path, tmp_path: Path) -> None:
+    record = tmp_path / "m-constraints.toml"
+    arguments = [str(tiny_chat_path), "--quick", "--rounds", "2", "--record", str(record)]
+    assert load_tool("measure_constraints").main(arguments) == 0
+    found = tomllib.loads(record.read_text())
+    assert all(one["figure"]["median"] > 0 for one in found["measured"])
+    goals = {name: one[name] for one in found["measured"] for name in ("least", "most") if name in one}
+    assert goals == {"least": 2.5, "most": 1.03}
+    assert found["command"].startswith("python tools/measure_constraints.py chat.gguf --quick")
+    rows = load_tool("economics").goals({"m-constraints": found}).splitlines()
+    assert len(rows) == 2 + len(found["measured"])
+
+
 def test_sources_of_the_measurements_are_never_and_always_right(goals: ModuleType, tiny_model_path: Path) -> None:
     model = quoth.Model(tiny_model_path, n_ctx=256, threads=1)
     start = goals.prompt(model, 16)

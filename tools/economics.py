@@ -390,7 +390,7 @@ def goals(records: Records) -> str:
                 off = _exact(100 * abs(group["speedup"] / group["measured"] - 1))
                 what = "replay's speedup, away from the measured one"
                 rows.append(_goal({"what": what, "figure": off, "unit": "%", "most": 10.0, "digits": 1}, name))
-    for name, record in named(records, "-goals"):
+    for name, record in (*named(records, "-goals"), *named(records, "-constraints")):
         rows += [_goal(one, name) for one in record["measured"]]
     return table(["what", "of", "figure", "goal", ""], rows, 2) if rows else ""
 

@@ -30,7 +30,7 @@ fuzz_target!(|data: &[u8]| {
             }
             3 | 4 => {
                 let max = 1 + usize::from(call[0] / 9);
-                let budget = Budget { min_tokens: 1, max_tokens: max, extra: &extra };
+                let budget = Budget { min_tokens: 1, max_tokens: max, extra: &extra, ahead: 0 };
                 cascade.suggest(&stream, budget, &mut made).expect("own sources do not fail");
                 let draft = &made.tokens;
                 assert!(draft.len() <= max && made.reach.len() == draft.len() && draft.iter().all(|t| (*t as usize) < n_vocab));

@@ -12,6 +12,7 @@ TYPE_CHECKING = False  # importing it from `typing` would take longer than all e
 if TYPE_CHECKING:
     from quoth._core import __version__
     from quoth.answer import Answer
+    from quoth.constraints import Constraint, choice, json_object, json_schema, lark, regex
     from quoth.conversation import Conversation
     from quoth.decoder import Decoder
     from quoth.draft_index import DraftIndex
@@ -33,10 +34,12 @@ if TYPE_CHECKING:
     from quoth.session import Session
     from quoth.stats import GateStats, SourceStats, Stats
     from quoth.tokenizer import Tokenizer
+    from quoth.tools import ToolCall, Tools
 
 _PLACES = {
     "_core": ("__version__",),
     "answer": ("Answer",),
+    "constraints": ("Constraint", "choice", "json_object", "json_schema", "lark", "regex"),
     "conversation": ("Conversation",),
     "decoder": ("Decoder",),
     "draft_index": ("DraftIndex",),
@@ -58,6 +61,7 @@ _PLACES = {
     "session": ("Session",),
     "stats": ("GateStats", "SourceStats", "Stats"),
     "tokenizer": ("Tokenizer",),
+    "tools": ("ToolCall", "Tools"),
 }
 
 __all__ = [
@@ -65,6 +69,7 @@ __all__ = [
     "BusyError",
     "Chunk",
     "ClosedError",
+    "Constraint",
     "ContextFullError",
     "Conversation",
     "Decoder",
@@ -91,7 +96,14 @@ __all__ = [
     "TokenLogprobs",
     "Tokenizer",
     "TokenizerError",
+    "ToolCall",
+    "Tools",
     "__version__",
+    "choice",
+    "json_object",
+    "json_schema",
+    "lark",
+    "regex",
 ]
 
 if not TYPE_CHECKING:  # a checker shall know the names, and no others

@@ -42,6 +42,16 @@ class _Speculation(Protocol):
     live_costs: bool
     gate: Any
 
+class _Constraint(Protocol):
+    @property
+    def kind(self) -> str: ...
+    @property
+    def texts(self) -> Sequence[str]: ...
+    @property
+    def whitespace(self) -> bool: ...
+    @property
+    def after(self) -> str | None: ...
+
 class _Request(Protocol):
     max_tokens: int
     stop_ids: list[int]
@@ -51,6 +61,7 @@ class _Request(Protocol):
     trace: bool
     sampling: Any
     seed: int
+    constraint: Any
 
 class _Config(TypedDict):
     arch: str
@@ -89,6 +100,7 @@ class Model:
     ) -> Model: ...
     def config(self) -> _Config: ...
     def token_ids(self, tokens: _Tokens) -> list[int]: ...
+    def compile(self, constraint: _Constraint) -> None: ...
     n_ctx: Final[int]
     n_vocab: Final[int]
     threads: Final[int]
@@ -200,6 +212,8 @@ class DecodeStats:
     draft_ns: Final[int]
     verify_ns: Final[int]
     sample_ns: Final[int]
+    mask_ns: Final[int]
+    forced: Final[int]
     longest_draft: Final[int]
     tokens_per_step: Final[float]
     acceptance: Final[float]

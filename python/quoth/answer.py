@@ -20,6 +20,7 @@ from quoth.errors import BusyError, OptionsError
 from quoth.request import Request
 from quoth.results import Chunk, Result, TokenLogprobs
 from quoth.stats import Stats, total
+from quoth.tools import Tools
 from quoth.transcript import Entry, Prompt
 
 if TYPE_CHECKING:
@@ -44,6 +45,8 @@ class Plan:
     request: Request
     version: int
     """The state of the conversation that the plan is for."""
+    tools: Tools | None
+    """What the answer may call."""
 
 
 class Turns:
@@ -232,6 +235,7 @@ class Answer(Iterator[Chunk]):
             logprobs=None if plan.request.logprobs is None else tuple(self._logprobs),
             stats=decoder.stats,
             prompt_tokens=len(plan.prompt.tokens),
+            tool_calls=() if plan.tools is None else plan.tools.calls(text),
         )
         self._turns.end(self, result, (*kept, *rest))
         # Layers with a sliding window may not reach back so far; then the next turn begins anew.

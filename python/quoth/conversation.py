@@ -45,6 +45,7 @@ from quoth.request import GenerateOptions, Request, StreamOptions, as_stops, tak
 from quoth.results import Chunk, Result
 from quoth.saved import Saved, read, write
 from quoth.stats import Stats, total
+from quoth.tools import Tools
 from quoth.transcript import Entry, Prompt, Transcript, groups
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class Conversation(Resource):
         seed: The sampling's seed: with one, the same turn gives the same answer; with None, each turn draws anew.
         max_tokens: Most tokens of an answer, where a turn does not say.
         stop: What ends answers beside the model's own ends of turn: texts and token ids.
+        tool_choice: What an answer is where there are tools: `auto` for what the model likes, `required` for a call of
+            one of them, or the name of one. The calls are `result.tool_calls`.
         overflow: What happens when a turn does not fit the context: `error` or `trim`.
         trimmed: Turns that were dropped so far because the context was full. Only to be read.
 
@@ -93,6 +96,7 @@ class Conversation(Resource):
         overflow: Overflow = "error",
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str = "auto",
         documents: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
         _fork_of: Conversation | None = None,
@@ -116,6 +120,10 @@ class Conversation(Resource):
         self._transcript = Transcript(
             model.tokenizer, chat_template=chat_template, tools=tools, documents=documents, variables=template_kwargs
         )
+        self._tools: Final = (
+            None if tools is None else Tools(model.tokenizer, tools, self._transcript.template, template_kwargs)
+        )
+        self.tool_choice = tool_choice
         head = [] if system is None else [Entry({"role": "system", "content": system})]
         entries = [*head, *_entries(messages)]
         self._turns: Final[Turns] = (
@@ -179,6 +187,18 @@ class Conversation(Resource):
         if not isinstance(overflow, str) or overflow not in ("error", "trim"):
             raise OptionsError(f"overflow is {shown(overflow)}, expected error or trim")
         self._overflow: Overflow = overflow
+
+    @property
+    def tool_choice(self) -> str:
+        return self._tool_choice
+
+    @tool_choice.setter
+    def tool_choice(self, tool_choice: str) -> None:
+        if tool_choice != "auto":
+            if self._tools is None:
+                raise OptionsError(f"tool_choice is {shown(tool_choice)}, expected auto: there are no tools")
+            self._tools.constraint(tool_choice)
+        self._tool_choice = tool_choice
 
     @property
     def trimmed(self) -> int:
@@ -296,6 +316,8 @@ class Conversation(Resource):
         own: dict[str, Any] = {"stop": (*self.stop, *as_stops(options.get("stop", ()), self.model.n_vocab))}
         if options.get("max_tokens") is None:
             own["max_tokens"] = self.max_tokens
+        if self._tools is not None and self.tool_choice != "auto" and options.get("constraint") is None:
+            own["constraint"] = self._tools.constraint(self.tool_choice)
         return self.decoder._asked({**options, **own}, kind)
 
     def _ask(self, message: Said, request: Request) -> Answer:
@@ -306,7 +328,7 @@ class Conversation(Resource):
     def _plan(self, kept: list[Entry], new: list[Entry], request: Request) -> Answer:
         """Plan a turn behind the entries that are kept."""
         entries, trimmed, prompt = self._fit(kept, new, request.max_tokens)
-        plan = Plan(self._turns.entries, entries, trimmed, prompt, request, self._turns.version)
+        plan = Plan(self._turns.entries, entries, trimmed, prompt, request, self._turns.version, self._tools)
         return Answer(self._turns, self.decoder, plan)
 
     def _fit(self, kept: list[Entry], new: list[Entry], max_tokens: int) -> tuple[list[Entry], int, Prompt]:
@@ -474,6 +496,7 @@ class Conversation(Resource):
                 max_tokens=self.max_tokens,
                 stop=self.stop,
                 overflow=self.overflow,
+                tool_choice=self.tool_choice,
                 _fork_of=self,
                 **self._template_options,  # type: ignore[arg-type]
             )

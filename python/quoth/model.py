@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
+from quoth.constraints import Constraint, as_constraint
 from quoth.conversation import Conversation
 from quoth.decoder import Decoder
 from quoth.engine import generate_many
+from quoth.errors import OptionsError
 from quoth.loaded import LoadedModel, Metadata
 from quoth.options import DraftSource, Sampling, Speculation
 from quoth.request import EngineOptions, takes
@@ -75,6 +77,19 @@ class Model(LoadedModel):
         """
         return Decoder(self, sampling=sampling, speculation=speculation)
 
+    def compile(self, constraint: Constraint) -> None:
+        """Compile a constraint now. A request does so, too, the first time; here it costs no request time, and may run
+        on any thread, such as one beside an event loop.
+
+        Raises:
+            OptionsError: The grammar or schema is not sound, asks for what is not supported, or cannot be met. The
+                message names the place in the schema.
+        """
+        found = as_constraint(constraint)
+        if found is None:
+            raise OptionsError("constraint is None, expected a constraint")
+        self._model.compile(found)
+
     @takes(EngineOptions)
     def generate_many(
         self,
@@ -127,6 +142,7 @@ class Model(LoadedModel):
         overflow: Literal["error", "trim"] = "error",
         chat_template: str | None = None,
         tools: Sequence[Mapping[str, Any]] | None = None,
+        tool_choice: str = "auto",
         documents: Sequence[Mapping[str, Any]] | None = None,
         template_kwargs: Mapping[str, Any] | None = None,
     ) -> Conversation:
@@ -145,6 +161,8 @@ class Model(LoadedModel):
                 at most a quarter of the context. An answer that meets the end of the context ends there in both cases.
             chat_template: Name of one of the file's templates, or a template's source. None: the file's own.
             tools: JSON schemas of functions that the model may call.
+            tool_choice: `auto`; or `required`, or the name of a tool: then each answer is a call, which
+                `result.tool_calls` has.
             documents: Documents for templates that take them.
             template_kwargs: More variables for the template, such as `enable_thinking`.
 
@@ -164,6 +182,7 @@ class Model(LoadedModel):
             overflow=overflow,
             chat_template=chat_template,
             tools=tools,
+            tool_choice=tool_choice,
             documents=documents,
             template_kwargs=template_kwargs,
         )

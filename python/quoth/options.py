@@ -33,7 +33,8 @@ class DraftSource(Protocol):
     """
 
     def suggest(self, context: list[int], max_tokens: int) -> Sequence[int] | None:
-        """Guess what follows `context`, which ends with the last committed token.
+        """Guess what follows `context`: it ends with the last committed token, or with tokens that a constraint forces
+        behind it.
 
         At most `max_tokens` ids, best an empty list if unsure.
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypedDict, TypeVar
 
 from quoth._arguments import callback, flag, shown, token_ids, utf8, whole
+from quoth.constraints import Constraint, as_constraint
 from quoth.errors import OptionsError
 from quoth.options import CoreSampling, Sampling, as_sampling
 
@@ -35,6 +36,7 @@ class _RequestOptions(TypedDict, total=False):
     logprobs: int | None
     sampling: Sampling | None
     seed: int | None
+    constraint: Constraint | None
 
 
 class GenerateOptions(_RequestOptions, total=False):
@@ -64,6 +66,9 @@ MEANINGS: Final = {
     "sampling": "How the tokens are chosen. None: as the decoder, the engine or the conversation says.",
     "seed": "Of the draws, 0 to 2^64 - 1, in place of the sampling's. The same seed gives the same text. None in both "
     "places: drawn anew, and told by `stats.seed`.",
+    "constraint": "What the answer has to look like: `quoth.json_schema`, `json_object`, `regex`, `lark` or `choice`. "
+    "The generation ends where it is complete, with the finish reason `stop`; ended by `length` or `context`, the text "
+    "is only the beginning of an answer.",
     "progress": "Called during a long prompt with tokens done and in all. What it raises stops the prompt.",
     "trace": "Chunks name the source of their draft.",
 }
@@ -74,6 +79,7 @@ DEFAULTS: Final[StreamOptions] = {
     "logprobs": None,
     "sampling": None,
     "seed": None,
+    "constraint": None,
     "progress": None,
     "trace": False,
 }
@@ -109,7 +115,7 @@ def takes(kind: type[_RequestOptions], **defaults: Any) -> Callable[[F], F]:
 
 @dataclass
 class Request:
-    """What is asked of one generation. The core reads all but the last two fields."""
+    """What is asked of one generation. The core reads all but `stops` and `progress`."""
 
     max_tokens: int
     stop_ids: list[int]
@@ -122,6 +128,7 @@ class Request:
     stops: tuple[str | int, ...]
     """The stops as given."""
     progress: Progress | None
+    constraint: Constraint | None = None
 
     @classmethod
     def of(cls, options: Mapping[str, Any], kind: type[_RequestOptions], sampling: Sampling, n_vocab: int) -> Request:
@@ -160,6 +167,7 @@ class Request:
             seed=whole("seed", seed, 0, 2**64 - 1),
             stops=stops,
             progress=given["progress"],
+            constraint=as_constraint(given["constraint"]),
         )
 
     def stop_of(self, finish: _core.Finish) -> str | int | None:

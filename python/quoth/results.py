@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from quoth._arguments import shown
 from quoth.stats import Stats
+from quoth.tools import ToolCall
 
 if TYPE_CHECKING:
     from quoth import _core
@@ -72,12 +73,14 @@ class Result:
     Attributes:
         text: The text before any stop, whole characters only.
         tokens: The generated tokens, without one that completed a stop.
-        finish_reason: `stop`, `length` (all wanted tokens) or `context` (the context is full). None only for an answer
-            in a conversation whose reader left before its end.
+        finish_reason: `stop` (also where a constraint's answer is complete), `length` (all wanted tokens) or `context`
+            (the context is full); with a constraint, the text is then only the beginning of an answer. None only for
+            an answer in a conversation whose reader left before its end.
         stop: The stop that fired: a stop text as given, or the id of a token that ends generation.
         logprobs: One a token, if asked for.
         stats: Counts and times.
         prompt_tokens: Tokens of the prompt.
+        tool_calls: Calls of the conversation's tools that the text holds.
     """
 
     text: str
@@ -87,6 +90,7 @@ class Result:
     logprobs: tuple[TokenLogprobs, ...] | None
     stats: Stats
     prompt_tokens: int = 0
+    tool_calls: tuple[ToolCall, ...] = ()
 
     def __repr__(self) -> str:
         stop = "" if self.stop is None else f", stop={shown(self.stop)}"

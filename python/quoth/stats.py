@@ -30,6 +30,8 @@ _SUMMED = [
     "draft_ns",
     "verify_ns",
     "sample_ns",
+    "mask_ns",
+    "forced",
 ]
 
 
@@ -108,6 +110,8 @@ class Stats:
         draft_ns: Of those, asking sources and telling them.
         verify_ns: Of those, forwards that verified a draft.
         sample_ns: Of those, sampling and log-probabilities.
+        mask_ns: Computing what a constraint allows, on a thread beside the forwards.
+        forced: Committed tokens that were the only ones which a constraint allowed.
         longest_draft: Length of the longest draft that was verified.
         gate: The gate.
         sources: Each draft source by name.
@@ -133,6 +137,8 @@ class Stats:
     draft_ns: int = 0
     verify_ns: int = 0
     sample_ns: int = 0
+    mask_ns: int = 0
+    forced: int = 0
     longest_draft: int = 0
     gate: GateStats = field(default_factory=lambda: GateStats("off"))
     sources: dict[str, SourceStats] = field(default_factory=dict)
@@ -147,6 +153,11 @@ class Stats:
             f"{self.committed} tokens in {self.steps} steps, {self.tokens_per_second:.1f} tokens/s{drafts}, "
             f"gate {self.gate.state})"
         )
+
+    @property
+    def forced_share(self) -> float:
+        """Tokens that a constraint forced, of all committed ones, 0 to 1."""
+        return self.forced / self.committed if self.committed else 0.0
 
     @property
     def tokens_per_second(self) -> float:

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from quoth.results import Result
+    from quoth.template import ChatTemplate
     from quoth.tokenizer import Tokenizer
 
 __all__ = ["Entry", "Lead", "Prompt", "Transcript", "groups"]
@@ -111,6 +112,11 @@ class Transcript:
         self._tools = tools
         self._documents = documents
         self._variables = dict(variables or {})
+
+    @property
+    def template(self) -> ChatTemplate:
+        """The template."""
+        return self._template
 
     def prompt(self, entries: Sequence[Entry]) -> Prompt:
         """Write a conversation out, up to the place where the next answer begins.

@@ -11,12 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from quoth.cli._console import bar, is_terminal, note
+from quoth.errors import OptionsError
 
 if TYPE_CHECKING:
     from quoth.cli._options import KvTypes
+    from quoth.constraints import Constraint
     from quoth.model import Model
 
-__all__ = ["find", "load", "read_text"]
+__all__ = ["chosen_constraint", "find", "load", "read_text"]
 
 
 def find(name: str) -> Path:
@@ -66,3 +68,26 @@ def read_text(path: str, what: str) -> str:
     from quoth import _files
 
     return _files.read_text(what, None if path == "-" else _files.as_path(what, path))
+
+
+def chosen_constraint(
+    json_schema: str | None, regex: str | None, lark: str | None, after: str | None
+) -> Constraint | None:
+    """What the answer has to look like.
+
+    Raises:
+        OptionsError: There is more than one constraint, or a text behind which none begins.
+        OSError: A file cannot be read.
+    """
+    from quoth import constraints
+
+    given = [one for one in (json_schema, regex, lark) if one is not None]
+    if len(given) > 1:
+        raise OptionsError("--json-schema, --regex and --lark do not go together")
+    if not given and after is not None:
+        raise OptionsError("--after needs --json-schema, --regex or --lark, which begin behind it")
+    if json_schema is not None:
+        return constraints.json_schema(read_text(json_schema, "the schema"), after=after)
+    if lark is not None:
+        return constraints.lark(read_text(lark, "the grammar"), after=after)
+    return None if regex is None else constraints.regex(regex, after=after)

@@ -14,7 +14,7 @@ import typer
 
 from quoth.errors import OptionsError
 
-MACHINE, SAMPLING, SPECULATION = "Machine", "Sampling", "Speculation"
+MACHINE, SAMPLING, CONSTRAINT, SPECULATION = "Machine", "Sampling", "Constraint", "Speculation"
 
 
 class KvTypes(str, enum.Enum):
@@ -181,6 +181,36 @@ LogitBias: TypeAlias = Annotated[
         metavar="ID=V",
         help="Added to a token's logit; -inf bans it. Repeatable.",
         rich_help_panel=SAMPLING,
+    ),
+]
+
+# -- constraint --------------------------------------------------------------------------------------------------------
+
+JsonSchema: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--json-schema", metavar="FILE", help="Answer with JSON that this schema describes.", rich_help_panel=CONSTRAINT
+    ),
+]
+Regex: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--regex", metavar="PATTERN", help="Answer with text that this expression matches.", rich_help_panel=CONSTRAINT
+    ),
+]
+Lark: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--lark", metavar="FILE", help="Answer with text of this grammar, in Lark's syntax.", rich_help_panel=CONSTRAINT
+    ),
+]
+After: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        "--after",
+        metavar="TEXT",
+        help="Let the constraint begin behind this text, such as </think>. Default: with the first token.",
+        rich_help_panel=CONSTRAINT,
     ),
 ]
 

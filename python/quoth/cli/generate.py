@@ -15,13 +15,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from quoth.cli._console import bar, note
-from quoth.cli._load import load, read_text
+from quoth.cli._load import chosen_constraint, load, read_text
 from quoth.cli._options import (
     SPECULATION,
+    After,
     Context,
     FrequencyPenalty,
+    JsonSchema,
     Kernels,
     KvTypeName,
+    Lark,
     LogitBias,
     MarkDrafts,
     MaxDraft,
@@ -31,6 +34,7 @@ from quoth.cli._options import (
     Pre,
     PresencePenalty,
     References,
+    Regex,
     RepeatLastN,
     RepeatPenalty,
     Seed,
@@ -50,6 +54,7 @@ from quoth.cli._units import as_json
 from quoth.errors import OptionsError
 
 if TYPE_CHECKING:
+    from quoth.constraints import Constraint
     from quoth.decoder import Decoder
     from quoth.model import Model
     from quoth.options import Sampling, Speculation
@@ -144,6 +149,10 @@ def generate(
     repeat_last_n: RepeatLastN = None,
     seed: Seed = None,
     logit_bias: LogitBias = None,
+    json_schema: JsonSchema = None,
+    regex: Regex = None,
+    lark: Lark = None,
+    after: After = None,
     ctx: Context = None,
     pre: Pre = None,
     threads: Threads = None,
@@ -177,6 +186,7 @@ def generate(
         repeat_last_n=repeat_last_n,
         seed=seed,
     )
+    constraint = chosen_constraint(json_schema, regex, lark, after)
     speculation = Speculation() if max_draft is None else Speculation(max_draft=max_draft)
     text = prompt_text(prompt, file, raw)
     references = [read_text(path, "the reference") for path in ref or ()]
@@ -184,7 +194,9 @@ def generate(
     sampling = dataclasses.replace(loaded.default_sampling, **options)
     template = chosen_template(template, loaded.tokenizer)
     tokens = as_tokens(loaded.tokenizer, text, raw=raw, special=special, system=system, template=template)
-    limits = _Limits(tokens, max_tokens, tuple(stop or ()), logprobs)
+    if constraint is not None:
+        loaded.compile(constraint)
+    limits = _Limits(tokens, max_tokens, tuple(stop or ()), logprobs, constraint)
     if compare:
         _compare(loaded, sampling, speculation, references, limits, pairs=pairs, json_=json_)
         return
@@ -208,12 +220,18 @@ class _Limits:
     max_tokens: int
     stop: tuple[str, ...]
     logprobs: int | None
+    constraint: Constraint | None
 
     def run(self, decoder: Decoder, label: str = "prompt") -> Result:
         """Generate at once."""
         with bar(label) as update:
             return decoder.generate(
-                self.prompt, max_tokens=self.max_tokens, stop=self.stop, logprobs=self.logprobs, progress=update
+                self.prompt,
+                max_tokens=self.max_tokens,
+                stop=self.stop,
+                logprobs=self.logprobs,
+                constraint=self.constraint,
+                progress=update,
             )
 
 
@@ -227,6 +245,7 @@ def _stream(decoder: Decoder, limits: _Limits, writer: Writer, *, stats: bool) -
                 limits.prompt,
                 max_tokens=limits.max_tokens,
                 stop=limits.stop,
+                constraint=limits.constraint,
                 progress=update,
                 trace=writer.marks != "none",
             )
@@ -271,7 +290,9 @@ def _compare(
         model.tokenizer,
         lambda: _decoder(model, sampling, None, ()),
         lambda: _decoder(model, sampling, speculation, references),
-        lambda decoder: decoder.generate(limits.prompt, max_tokens=limits.max_tokens, stop=limits.stop),
+        lambda decoder: decoder.generate(
+            limits.prompt, max_tokens=limits.max_tokens, stop=limits.stop, constraint=limits.constraint
+        ),
         pairs=pairs or LEAST_PAIRS,
         threads=model.threads,
         json_=json_,

@@ -29,6 +29,8 @@ pub(crate) struct Now<'a> {
     pub(crate) stream: &'a SuffixIndex,
     /// The newest observed token, also when the index is shut.
     pub(crate) last: Option<u32>,
+    /// Tokens that follow it for certain, and that the stream does not have yet.
+    pub(crate) ahead: &'a [u32],
 }
 
 /// What a candidate could draft after the stream.
@@ -61,7 +63,7 @@ pub(crate) trait Candidate: Send + fmt::Debug {
 
     /// Fills `offer`, which arrives empty, for a draft of at most `max` tokens after `token`.
     ///
-    /// `token` is the carried one. It is `now.last` unless a caller asks about a stream that the cascade was not told of: then a candidate that follows the
+    /// `token` is the last one that is known: the carried one, or the last one ahead. Without any ahead it is `now.last` unless a caller asks about a stream that the cascade was not told of: then a candidate that follows the
     /// stream has nothing to offer.
     fn offer(&mut self, now: Now<'_>, token: u32, max: usize, offer: &mut Offer);
 

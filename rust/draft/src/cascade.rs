@@ -60,6 +60,8 @@ pub struct Cascade {
     quotes: bool,
     /// `pending[n]`: cost above a plain step if n tokens of the pending draft are verified. Empty: no draft is pending.
     pending: Vec<f64>,
+    /// Tokens that come in any case before the pending draft.
+    ahead: usize,
     /// The last committed tokens, preceded by the one before them.
     recent: Vec<u32>,
     /// The offer that is looked at, and the best one so far.
@@ -85,6 +87,7 @@ impl Cascade {
             rater: Rater::new(),
             quotes: true,
             pending: Vec::new(),
+            ahead: 0,
             recent: Vec::new(),
             trial: Offer::default(),
             offer: Offer::default(),
@@ -161,8 +164,8 @@ impl Cascade {
     }
 
     /// The candidate that gains most, by its place, and how much it drafts.
-    fn pick(&mut self, token: u32, budget: &Budget<'_>) -> Option<(usize, Choice)> {
-        let now = Now { stream: &self.index, last: self.last };
+    fn pick(&mut self, token: u32, ahead: &[u32], budget: &Budget<'_>) -> Option<(usize, Choice)> {
+        let now = Now { stream: &self.index, last: self.last, ahead };
         let mut best: Option<(usize, Choice)> = None;
         for (at, candidate) in self.candidates.iter_mut().enumerate() {
             if at == CONVERSATION && !self.quotes {
@@ -183,7 +186,7 @@ impl Cascade {
     /// Teaches every candidate one token.
     #[inline]
     fn learn(&mut self, token: u32, scored: bool) {
-        let now = Now { stream: &self.index, last: self.last };
+        let now = Now { stream: &self.index, last: self.last, ahead: &[] };
         self.candidates.iter_mut().for_each(|candidate| candidate.learn(now, token, scored));
         // A failed append shuts the index, which remembers why.
         let _ = self.index.append(token);
@@ -203,13 +206,19 @@ impl DraftSource for Cascade {
         self.pending.clear();
         draft.clear();
         let Some(&token) = context.last() else { return Ok(()) };
-        let Some((at, Choice { len, .. })) = self.pick(token, &budget) else { return Ok(()) };
-        let now = Now { stream: &self.index, last: self.last };
+        let (known, ahead) = context.split_at(context.len().saturating_sub(budget.ahead));
+        // Candidates follow the stream: they cannot go on from a context that is not its own.
+        if !ahead.is_empty() && known.last().copied() != self.last {
+            return Ok(());
+        }
+        let Some((at, Choice { len, .. })) = self.pick(token, ahead, &budget) else { return Ok(()) };
+        let now = Now { stream: &self.index, last: self.last, ahead };
         let candidate = &mut self.candidates[at];
         candidate.draft(now, token, len, &mut draft.tokens);
         draft.reach.extend_from_slice(&self.offer.reach[..len]);
         draft.source = Some(candidate.name().clone());
         self.pending.extend((0..=len).map(|n| budget.extra(n) + self.offer.cost(len)));
+        self.ahead = budget.ahead;
         Ok(())
     }
 
@@ -218,11 +227,13 @@ impl DraftSource for Cascade {
         let is_step = !self.pending.is_empty() || committed.len() == 1;
         let extra = self.pending.last().copied().unwrap_or(0.0);
         self.pending.clear();
+        let ahead = std::mem::take(&mut self.ahead);
         if committed.is_empty() {
             return Ok(());
         }
         if is_step {
-            self.rater.record(extra, committed.len());
+            // What came in any case was not won by the draft.
+            self.rater.record(extra, committed.len().saturating_sub(ahead).max(1));
         }
         self.remember(self.last, committed);
         for &token in committed {
@@ -252,13 +263,13 @@ impl DraftSource for Cascade {
         self.remember(None, history);
         self.last = history.last().copied();
         let _ = self.index.rebuild(history);
-        let now = Now { stream: &self.index, last: self.last };
+        let now = Now { stream: &self.index, last: self.last, ahead: &[] };
         self.candidates.iter_mut().for_each(|candidate| candidate.rewind(now, history));
         Ok(())
     }
 
     fn parts(&self) -> Vec<Part> {
-        let now = Now { stream: &self.index, last: self.last };
+        let now = Now { stream: &self.index, last: self.last, ahead: &[] };
         self.candidates.iter().map(|c| Part { name: c.name().clone(), shut: c.shut(now) }).collect()
     }
 }

@@ -40,6 +40,34 @@ impl Cursor {
     pub fn match_len(&self) -> usize {
         self.len as usize
     }
+
+    /// At the longest end of a stream that occurs earlier in it, until the stream grows (F1).
+    pub(crate) fn at_end(stream: &SuffixIndex) -> Self {
+        let (state, len) = stream.matched();
+        Self { state, len }
+    }
+
+    /// Moves past `token`.
+    #[inline]
+    pub(crate) fn advance(&mut self, index: &SuffixIndex, token: u32) {
+        loop {
+            if let Some(state) = index.follow(self.state, token) {
+                *self = Cursor { state, len: self.len + 1 };
+                return;
+            }
+            match index.shorten(self.state) {
+                Some((state, len)) => *self = Cursor { state, len },
+                // At the root, where the length is 0 already.
+                None => return,
+            }
+        }
+    }
+
+    /// The tokens after the matched place; none without a match.
+    pub(crate) fn after(self, index: &SuffixIndex) -> impl ExactSizeIterator<Item = u32> + '_ {
+        let max = if self.len == 0 { 0 } else { usize::MAX };
+        index.after(self.state).take(max)
+    }
 }
 
 impl FrozenIndex {
@@ -72,33 +100,21 @@ impl FrozenIndex {
     /// Moves `cursor` past `token`.
     #[inline]
     pub fn advance(&self, cursor: &mut Cursor, token: u32) {
-        loop {
-            if let Some(state) = self.index.follow(cursor.state, token) {
-                *cursor = Cursor { state, len: cursor.len + 1 };
-                return;
-            }
-            match self.index.shorten(cursor.state) {
-                Some((state, len)) => *cursor = Cursor { state, len },
-                // At the root, where the length is 0 already.
-                None => return,
-            }
-        }
+        cursor.advance(&self.index, token);
     }
 
     /// How many tokens the document has after the matched place; 0 without a match.
     pub fn available(&self, cursor: &Cursor) -> usize {
-        if cursor.len == 0 { 0 } else { self.index.after(cursor.state).len() }
+        cursor.after(&self.index).len()
     }
 
     /// The token after the matched place.
     pub fn next_token(&self, cursor: &Cursor) -> Option<u32> {
-        if cursor.len == 0 { None } else { self.index.after(cursor.state).next() }
+        cursor.after(&self.index).next()
     }
 
     /// Appends to `out` up to `max` tokens from after the matched place.
     pub fn draft(&self, cursor: &Cursor, max: usize, out: &mut Vec<u32>) {
-        if cursor.len > 0 {
-            out.extend(self.index.after(cursor.state).take(max));
-        }
+        out.extend(cursor.after(&self.index).take(max));
     }
 }

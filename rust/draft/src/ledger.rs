@@ -80,14 +80,14 @@ impl Ledger {
         self.account(draft.source.as_ref()).depths.reach(0, 1, draft.tokens.len(), &mut draft.reach);
     }
 
-    /// Enters a verified draft. `committed` is at most `accepted` if a stop ended the step inside the draft.
-    pub(crate) fn settle(&mut self, draft: &Draft, accepted: usize, committed: usize) {
-        let account = self.account(draft.source.as_ref());
+    /// Enters a verified draft of `drafted` tokens. `committed` is at most `accepted` if a stop ended the step inside the draft.
+    pub(crate) fn settle(&mut self, source: Option<&Arc<str>>, drafted: usize, accepted: usize, committed: usize) {
+        let account = self.account(source);
         account.stats.drafts += 1;
-        account.stats.drafted += draft.len() as u64;
+        account.stats.drafted += drafted as u64;
         account.stats.accepted += accepted as u64;
         (0..accepted).for_each(|depth| account.depths.record(depth, true));
-        if accepted < draft.len().min(committed) {
+        if accepted < drafted.min(committed) {
             account.depths.record(accepted, false);
         }
     }

@@ -135,7 +135,7 @@ mod tests {
                 (1..=len).map(product).sum::<f64>() - rater.rate * (extra[len] + once + each * len as f64)
             };
             let best = (min..=16).map(gain).fold(0.0, f64::max);
-            match rater.choose(&offer, &Budget { min_tokens: min, max_tokens: 16, extra: &extra }) {
+            match rater.choose(&offer, &Budget { min_tokens: min, max_tokens: 16, extra: &extra, ahead: 0 }) {
                 Some(choice) => {
                     assert!(choice.gain > 0.0 && (choice.gain - best).abs() < 1e-9, "{choice:?} of {best}");
                     assert!((choice.gain - gain(choice.len)).abs() < 1e-9);

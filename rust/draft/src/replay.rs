@@ -269,7 +269,13 @@ fn steps(
     while pos < stream.len() {
         // The carried token is not cached yet.
         let cached = pos.saturating_sub(1);
-        let bounds = Bounds { room: usize::MAX, wanted: stream.len() - pos, n_vocab: usize::MAX, stop_ids: part.stops };
+        let bounds = Bounds {
+            room: usize::MAX,
+            wanted: stream.len() - pos,
+            n_vocab: usize::MAX,
+            stop_ids: part.stops,
+            forced: &[],
+        };
         let draft = speculator.propose(&stream[..pos], bounds, Load { cached, ..Load::default() });
         let (drafted, accepted) = (draft.len(), draft.accepted(&stream[pos..]));
         let allowed = speculator.allowed();

@@ -42,12 +42,14 @@ pub struct Budget<'a> {
     /// `extra[d]`: cost above a plain step of verifying d tokens, in plain steps, on this machine, at this context, beside the sequences of this step.
     /// From 0 to `max_tokens`.
     pub extra: &'a [f64],
+    /// How many tokens at the end of the context are certain to come and not committed yet: what a constraint forces. The draft goes on behind them.
+    pub ahead: usize,
 }
 
 impl Budget<'_> {
     /// A budget in which verification costs nothing.
     pub fn free(max_tokens: usize) -> Self {
-        Self { min_tokens: 1, max_tokens, extra: &[] }
+        Self { min_tokens: 1, max_tokens, extra: &[], ahead: 0 }
     }
 
     /// `extra[drafted]`; where the list ends, its last entry.
@@ -110,7 +112,7 @@ pub struct Part {
 pub trait DraftSource: Send {
     /// Fills `draft`, which arrives empty, with up to `budget.max_tokens` guessed tokens. No guess is a good answer.
     ///
-    /// `context` is the committed text and ends with the carried token. A suggestion is *pending* until the next
+    /// `context` is the committed text and ends with the carried token; behind it stand `budget.ahead` tokens that are certain to come. A suggestion is *pending* until the next
     /// `observe` (which settles it), `suggest` (which forgets it) or `truncate_pending`.
     ///
     /// # Errors

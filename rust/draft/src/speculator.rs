@@ -6,12 +6,15 @@
 //!     generation. A source that fails is not asked again, and the reason is kept.
 //! U2  Whenever a draft is cut, the source is told ([`DraftSource::truncate_pending`]).
 //! U3  The gate is asked once a step, by `propose`. Nothing here looks at a clock: times come with the records, costs from the shared [`Costs`].
-//! U4  A step is `propose`, perhaps `cut`, the forward, `observe` or `drop_pending`, `observe_topk`, and one of the two records. The time of the step enters
+//! U4  Tokens that a constraint forces stand before the draft of the source, whatever the gate says: they cost a row each and are right. Gate, ledger and
+//!     `min_draft` concern what the source drafts behind them.
+//! U5  A step is `propose`, perhaps `cut`, the forward, `observe` or `drop_pending`, `observe_topk`, and one of the two records. The time of the step enters
 //!     the costs ([`crate::CostModel::observe`]) before the record, because the gate judges by the newest costs.
 //!
 //! Cost: that of the source, and a look-up in the cost model for each token that may be drafted.
 
 use std::fmt;
+use std::sync::Arc;
 
 use crate::cost::{CostStats, Costs};
 use crate::error::{OptionsError, check_range};
@@ -34,6 +37,8 @@ pub struct Bounds<'a> {
     pub n_vocab: usize,
     /// Ends of generation, ascending.
     pub stop_ids: &'a [u32],
+    /// Tokens that come next in any case.
+    pub forced: &'a [u32],
 }
 
 /// What the step forwards beside the rows of this sequence, and the length of the context. By default the sequence is alone.
@@ -73,6 +78,14 @@ pub struct Speculator {
     /// What drafts of this step add to a plain step, by length.
     extra: Vec<f64>,
     draft: Draft,
+    /// How many tokens the draft begins with that are forced.
+    forced: usize,
+    /// What the source drafts behind them.
+    guess: Draft,
+    /// The context with them.
+    ahead: Vec<u32>,
+    /// Stands for a draft of forced tokens alone.
+    grammar: Arc<str>,
     /// Whether the source waits to hear what became of its draft.
     pending: bool,
     ledger: Ledger,
@@ -108,6 +121,10 @@ impl Speculator {
             allowed: false,
             extra: Vec::new(),
             draft: Draft::default(),
+            forced: 0,
+            guess: Draft::default(),
+            ahead: Vec::new(),
+            grammar: "grammar".into(),
             pending: false,
             ledger: Ledger::new(),
             top: Vec::new(),
@@ -175,9 +192,14 @@ impl Speculator {
         let spans = load.spans + 1;
         // While the gate is closed, each question is a step of its wait: it is asked first.
         self.allowed = self.disabled.is_none() && self.gate.allows() && !self.costs.lock().wants_plain_step(spans);
+        let longest = MAX_DRAFT.min(bounds.room).min(bounds.wanted.saturating_sub(1));
+        self.forced = bounds.forced.len().min(longest);
+        self.draft.tokens.extend_from_slice(&bounds.forced[..self.forced]);
+        self.draft.reach.resize(self.forced, 1.0);
+        self.draft.source = (self.forced > 0).then(|| self.grammar.clone());
         if self.allowed {
-            let most = self.max_draft.min(bounds.room).min(bounds.wanted.saturating_sub(1));
-            self.costs.lock().extras(load.rows, spans, load.cached, most, &mut self.extra);
+            let most = self.max_draft.min(longest - self.forced);
+            self.costs.lock().extras(load.rows + self.forced, spans, load.cached, most, &mut self.extra);
             let most = self.gate.budget(self.max_draft, &self.extra).min(most);
             let least = self.gate.options().min_draft;
             if most >= least {
@@ -188,32 +210,67 @@ impl Speculator {
     }
 
     fn suggest(&mut self, context: &[u32], bounds: Bounds<'_>, least: usize, most: usize) {
-        let budget = Budget { min_tokens: least, max_tokens: most, extra: &self.extra[..=most] };
-        if let Err(error) = self.source.suggest(context, budget, &mut self.draft) {
-            self.draft.clear();
-            self.disabled = Some(error);
+        let budget = Budget { min_tokens: least, max_tokens: most, extra: &self.extra[..=most], ahead: self.forced };
+        let context = if self.forced == 0 {
+            context
+        } else {
+            self.ahead.clear();
+            self.ahead.extend_from_slice(context);
+            self.ahead.extend_from_slice(&self.draft.tokens);
+            &self.ahead
+        };
+        let mut guess = std::mem::take(&mut self.guess);
+        guess.clear();
+        match self.source.suggest(context, budget, &mut guess) {
+            Ok(()) => self.take_guess(&mut guess, bounds, most),
+            Err(error) => self.disabled = Some(error),
+        }
+        self.guess = guess;
+    }
+
+    /// Puts what the source drafted behind what is forced, as far as it can be used.
+    fn take_guess(&mut self, guess: &mut Draft, bounds: Bounds<'_>, most: usize) {
+        self.pending = !guess.is_empty();
+        let impossible = |t: &u32| *t as usize >= bounds.n_vocab || bounds.stop_ids.binary_search(t).is_ok();
+        let usable = guess.tokens.iter().take(most).position(impossible).unwrap_or(most).min(guess.len());
+        let usable = if usable < self.gate.options().min_draft { 0 } else { usable };
+        if usable < guess.len() {
+            guess.truncate(usable);
+            self.tell_cut(usable);
+            self.pending = usable > 0;
+        }
+        if guess.is_empty() {
             return;
         }
-        self.pending = !self.draft.is_empty();
-        let impossible = |t: &u32| *t as usize >= bounds.n_vocab || bounds.stop_ids.binary_search(t).is_ok();
-        let usable = self.draft.tokens.iter().take(most).position(impossible).unwrap_or(most);
-        self.cut(usable);
-        if !is_reach(&self.draft) {
-            self.ledger.fill_reach(&mut self.draft);
+        if !is_reach(guess) {
+            self.ledger.fill_reach(guess);
+        }
+        self.draft.tokens.extend_from_slice(&guess.tokens);
+        self.draft.reach.extend_from_slice(&guess.reach);
+        self.draft.source = guess.source.take();
+    }
+
+    /// Verifies only the first `n` tokens of the draft; of what the source drafted none, if that is less than the gate's `min_draft`. The source is told.
+    pub fn cut(&mut self, n: usize) {
+        let forced = n.min(self.forced);
+        let guessed = n.min(self.draft.len()) - forced;
+        let guessed = if guessed < self.gate.options().min_draft { 0 } else { guessed };
+        if forced + guessed < self.draft.len() {
+            self.draft.truncate(forced + guessed);
+            self.forced = forced;
+            if self.pending {
+                self.tell_cut(guessed);
+                self.pending = guessed > 0;
+            }
+            if guessed == 0 {
+                self.draft.source = (forced > 0).then(|| self.grammar.clone());
+            }
         }
     }
 
-    /// Verifies only the first `n` tokens of the draft; none if that is less than the gate's `min_draft`. The source is told.
-    pub fn cut(&mut self, n: usize) {
-        let n = n.min(self.draft.len());
-        let n = if n < self.gate.options().min_draft { 0 } else { n };
-        if n < self.draft.len() {
-            self.draft.truncate(n);
-            if self.pending {
-                self.tell_cut(n);
-                self.pending = n > 0;
-            }
-        }
+    /// How many tokens the draft begins with that are forced.
+    pub fn forced(&self) -> usize {
+        self.forced
     }
 
     /// The draft of this step.
@@ -267,12 +324,14 @@ impl Speculator {
         self.gate.record_plain(draft_ns as f64 / plain_ns * worth);
     }
 
-    /// A step that verified the draft: drafted tokens accepted, tokens committed, and its cost ([`crate::CostModel::draft_cost`]); `None` if the step failed
+    /// A step that verified a draft of the source: drafted tokens accepted, tokens committed, and its cost ([`crate::CostModel::draft_cost`]); `None` if the step failed
     /// or a stop cut it short, so that it says nothing about the draft's worth.
     pub fn record_verify(&mut self, accepted: usize, committed: usize, cost: Option<f64>) {
-        self.ledger.settle(&self.draft, accepted, committed);
+        let (drafted, accepted) = (self.draft.len() - self.forced, accepted.saturating_sub(self.forced));
+        let committed = committed.saturating_sub(self.forced);
+        self.ledger.settle(self.draft.source.as_ref(), drafted, accepted, committed);
         if let Some(cost) = cost {
-            self.gate.record_verify(self.draft.len(), accepted, committed, cost);
+            self.gate.record_verify(drafted, accepted, committed, cost);
         }
     }
 

@@ -367,6 +367,12 @@ impl SuffixIndex {
         Some((link | NODE, self.nodes[link as usize].len))
     }
 
+    /// The state of the longest suffix that also ends earlier, and its length.
+    pub(crate) fn matched(&self) -> (u32, u32) {
+        let node = self.match_node();
+        (node | NODE, self.nodes[node as usize].len)
+    }
+
     /// The root's state number.
     pub(crate) const fn root() -> u32 {
         ROOT | NODE

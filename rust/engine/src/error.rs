@@ -64,6 +64,9 @@ pub enum Error {
     ContextFull { cached: usize, asked: usize, n_ctx: usize },
     #[error("cannot rewind to {asked} tokens: {found}")]
     Rewind { asked: usize, found: String },
+    /// The grammar, schema or expression of a request was refused, or could not be followed.
+    #[error("{0}")]
+    Constraint(String),
     /// Memory could not be had.
     #[error("cannot allocate {bytes} bytes for {what}: {source}")]
     Memory { bytes: usize, what: &'static str, source: std::io::Error },
@@ -118,9 +121,11 @@ impl Error {
             Error::Vocab(VocabError::EmptyStop { .. } | VocabError::StopsTooLong { .. }) => ErrorKind::Options,
             Error::Vocab(_) => ErrorKind::Tokenizer,
             Error::Sample(e) => e.kind(),
-            Error::Option { .. } | Error::TokenRange { .. } | Error::EmptyPrompt | Error::Rewind { .. } => {
-                ErrorKind::Options
-            }
+            Error::Option { .. }
+            | Error::TokenRange { .. }
+            | Error::EmptyPrompt
+            | Error::Rewind { .. }
+            | Error::Constraint(_) => ErrorKind::Options,
             Error::ContextFull { .. } => ErrorKind::ContextFull,
             Error::Cancelled => ErrorKind::Cancelled,
             Error::Forked | Error::Internal(_) => ErrorKind::Internal,

@@ -23,9 +23,11 @@
 //! | [`decode`] | prompts to committed tokens: plan, forward, commit; one forward for many sequences |
 //! | [`schedule`] | many requests: admission, prompts in chunks, cancellation |
 //! | [`sample`] | one row and the history to one token |
+//! | [`constraint`] | which tokens an answer may consist of |
 //! | [`pool`] | threads |
 
 pub mod cache;
+pub mod constraint;
 pub mod decode;
 pub mod error;
 pub mod gguf;

@@ -99,6 +99,7 @@ fn continuation(model: &Arc<Model>, vocab: &Arc<Vocab>, prompt: &[u32], seed: Op
         stops: Arc::new(StopSet::new::<&[u8]>(&[]).unwrap()),
         logprobs: None,
         trace: false,
+        constraint: None,
     };
     let mut step = decoder.begin(prompt, request, &mut |_, _| true).unwrap();
     let mut all = step.tokens;

@@ -8,10 +8,11 @@ use quoth_engine::Error;
 use quoth_engine::decode::{self, Request, Speculation};
 use quoth_engine::sample::{SampleError, Sampler, Sampling};
 use quoth_engine::vocab::StopSet;
+use quoth_grammar::{Grammar, Start};
 
 use crate::draft::{SharedCascade, SpeculationArgs};
 use crate::errors::{busy, guarded, no_signal, options, to_py};
-use crate::model::Model;
+use crate::model::{Grammars, Model};
 use crate::results::{DecodeStats, SpeculationStats, Step};
 use crate::session::kv_kind;
 use crate::source::{Interrupt, PySource};
@@ -61,6 +62,35 @@ pub(crate) fn check_sampling(py: Python<'_>, args: SamplingArgs, n_vocab: Option
     checked.map_err(|e: SampleError| to_py(py, e.into()))
 }
 
+/// The fields of `quoth.Constraint`.
+#[derive(FromPyObject)]
+pub(crate) struct ConstraintArgs {
+    kind: String,
+    /// The schema, expression or grammar; the texts of a choice.
+    texts: Vec<String>,
+    whitespace: bool,
+    after: Option<String>,
+}
+
+impl ConstraintArgs {
+    /// What to compile.
+    pub(crate) fn grammar(&self) -> Result<Grammar, Error> {
+        let text = || self.texts.concat();
+        match self.kind.as_str() {
+            "json_schema" => Ok(Grammar::JsonSchema { schema: text(), whitespace: self.whitespace }),
+            "regex" => Ok(Grammar::Regex(text())),
+            "lark" => Ok(Grammar::Lark(text())),
+            "choice" => Ok(Grammar::Choice(self.texts.clone())),
+            other => Err(Error::Internal(format!("a constraint of kind `{other}`"))),
+        }
+    }
+
+    /// Where in an answer to `prompt` it begins.
+    fn start(&self, grammars: &Grammars, prompt: &[u32]) -> Start {
+        self.after.as_ref().map_or(Start::Now, |text| Start::after(text, grammars.vocab(), prompt))
+    }
+}
+
 /// The fields of a request.
 #[derive(FromPyObject)]
 pub(crate) struct RequestArgs {
@@ -72,11 +102,19 @@ pub(crate) struct RequestArgs {
     trace: bool,
     sampling: SamplingArgs,
     seed: u64,
+    constraint: Option<ConstraintArgs>,
 }
 
 impl RequestArgs {
-    /// The engine's request.
-    pub(crate) fn request(self) -> Result<Request, Error> {
+    /// The engine's request for an answer to `prompt`. A constraint is compiled, if its text is new.
+    pub(crate) fn request(self, grammars: &Grammars, prompt: &[u32]) -> Result<Request, Error> {
+        let constraint = match &self.constraint {
+            None => None,
+            Some(args) => {
+                let compiled = grammars.compiler().compile(&args.grammar()?)?;
+                Some(compiled.start(&args.start(grammars, prompt)))
+            }
+        };
         Ok(Request {
             sampling: self.sampling.with_seed(self.seed),
             max_tokens: self.max_tokens,
@@ -85,6 +123,7 @@ impl RequestArgs {
             stops: Arc::new(StopSet::new(&self.stop_texts)?),
             logprobs: self.logprobs,
             trace: self.trace,
+            constraint,
         })
     }
 }
@@ -94,6 +133,7 @@ pub(crate) struct Decoder {
     decoder: Mutex<decode::Decoder>,
     cascade: Option<SharedCascade>,
     interrupt: Interrupt,
+    grammars: Arc<Grammars>,
 }
 
 /// What a decoder drafts with: options, and perhaps a source of the user's.
@@ -131,10 +171,10 @@ impl Decoder {
         let interrupt = Interrupt::default();
         let n_vocab = model.model.config().n_vocab;
         let (speculation, cascade) = speculation(py, speculation_args, source, n_vocab, &interrupt)?;
-        let vocab = model.vocab(py)?;
+        let (vocab, grammars) = (model.vocab(py)?, model.grammars(py)?);
         let decoder =
             guarded(py, &Mutex::new(None), || decode::Decoder::new(model.alive()?, vocab, kind, speculation))?;
-        Ok(Decoder { decoder: Mutex::new(decoder), cascade, interrupt })
+        Ok(Decoder { decoder: Mutex::new(decoder), cascade, interrupt, grammars })
     }
 
     /// Begins a request; its first step.
@@ -151,7 +191,7 @@ impl Decoder {
         let raised = Mutex::new(None);
         let decoder = &mut *decoder;
         let step = guarded(py, &raised, || {
-            let request = request.request()?;
+            let request = request.request(&self.grammars, &prompt)?;
             if !decoder.model().is_alive() {
                 return Err(Error::Forked);
             }
@@ -273,7 +313,7 @@ impl Decoder {
         }
         let decoder = &mut *decoder;
         let fork = guarded(py, &Mutex::new(None), || decoder.fork(speculation))?;
-        Ok(Decoder { decoder: Mutex::new(fork), cascade, interrupt })
+        Ok(Decoder { decoder: Mutex::new(fork), cascade, interrupt, grammars: self.grammars.clone() })
     }
 
     /// Handles of the references, first added first.

@@ -7,8 +7,10 @@ use pyo3::types::PyDict;
 use quoth_engine::model::{self, LoadOptions};
 use quoth_engine::vocab::Vocab;
 use quoth_engine::{Error, pool};
+use quoth_grammar::{Compiler, Tokens};
 use quoth_kernels::KernelSet;
 
+use crate::decoder::ConstraintArgs;
 use crate::errors::{guarded, options};
 use crate::gguf::GgufFile;
 use crate::{callback, convert};
@@ -18,6 +20,23 @@ pub(crate) struct Model {
     pub(crate) model: Arc<model::Model>,
     file: Arc<quoth_engine::gguf::GgufFile>,
     vocab: OnceLock<Arc<Vocab>>,
+    grammars: OnceLock<Arc<Grammars>>,
+}
+
+/// What compiles grammars for a model's vocabulary; made with the first grammar.
+pub(crate) struct Grammars {
+    vocab: Arc<Vocab>,
+    compiler: OnceLock<Compiler>,
+}
+
+impl Grammars {
+    pub(crate) fn vocab(&self) -> &Vocab {
+        &self.vocab
+    }
+
+    pub(crate) fn compiler(&self) -> &Compiler {
+        self.compiler.get_or_init(|| Compiler::new(Tokens::new(&self.vocab, None)))
+    }
 }
 
 /// Names of the instruction sets of this CPU, slowest first.
@@ -76,7 +95,7 @@ impl Model {
             };
             model::Model::load(&file.file, &load, &mut report)
         })?;
-        Ok(Model { model, file: file.file.clone(), vocab: OnceLock::new() })
+        Ok(Model { model, file: file.file.clone(), vocab: OnceLock::new(), grammars: OnceLock::new() })
     }
 
     /// The model in numbers.
@@ -96,6 +115,12 @@ impl Model {
         dict.set_item("n_expert", experts.map_or(0, |e| e.count))?;
         dict.set_item("n_expert_used", experts.map_or(0, |e| e.used))?;
         Ok(dict)
+    }
+
+    /// Compiles a constraint, or says what is wrong with it.
+    fn compile(&self, py: Python<'_>, constraint: ConstraintArgs) -> PyResult<()> {
+        let grammars = self.grammars(py)?;
+        guarded(py, &Mutex::new(None), || Ok(grammars.compiler().compile(&constraint.grammar()?).map(drop)?))
     }
 
     /// Token ids of the vocabulary, checked.
@@ -153,6 +178,12 @@ impl Model {
             Ok(Vocab::from_metadata(metadata)?)
         })?;
         Ok(self.vocab.get_or_init(|| Arc::new(vocab)).clone())
+    }
+
+    /// What compiles grammars for this vocabulary.
+    pub(crate) fn grammars(&self, py: Python<'_>) -> PyResult<Arc<Grammars>> {
+        let vocab = self.vocab(py)?;
+        Ok(self.grammars.get_or_init(|| Arc::new(Grammars { vocab, compiler: OnceLock::new() })).clone())
     }
 
     /// The model, if its threads live in this process.

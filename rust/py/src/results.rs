@@ -31,7 +31,7 @@ impl From<decode::Step> for Step {
     }
 }
 
-/// Why a generation ended: `stop`, `length` or `context`; the token that completed a stop, or the index of the stop text.
+/// Why a generation ended: `stop` (also where a constraint's answer is complete), `length` or `context`; the token that completed a stop, or the index of the stop text.
 #[pyclass(module = "quoth._core", frozen, get_all)]
 #[derive(Clone)]
 pub(crate) struct Finish {
@@ -47,6 +47,7 @@ impl From<decode::Finish> for Finish {
             decode::Finish::StopText(index) => ("stop", None, Some(index)),
             decode::Finish::Length => ("length", None, None),
             decode::Finish::Context => ("context", None, None),
+            decode::Finish::Complete => ("stop", None, None),
         };
         Finish { reason, stop_id, stop_text }
     }
@@ -85,6 +86,8 @@ pub(crate) struct DecodeStats {
     draft_ns: u64,
     verify_ns: u64,
     sample_ns: u64,
+    mask_ns: u64,
+    forced: u64,
     longest_draft: u64,
     tokens_per_step: f64,
     acceptance: f64,
@@ -108,6 +111,8 @@ impl From<&decode::DecodeStats> for DecodeStats {
             draft_ns: s.draft_ns,
             verify_ns: s.verify_ns,
             sample_ns: s.sample_ns,
+            mask_ns: s.mask_ns,
+            forced: s.forced,
             longest_draft: s.longest_draft,
             tokens_per_step: s.tokens_per_step(),
             acceptance: s.acceptance(),

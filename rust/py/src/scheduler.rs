@@ -10,7 +10,7 @@ use crate::convert;
 use crate::decoder::{RequestArgs, speculation};
 use crate::draft::{self, SpeculationArgs};
 use crate::errors::{busy, guarded};
-use crate::model::Model;
+use crate::model::{Grammars, Model};
 use crate::results::Event;
 use crate::session::kv_kind;
 use crate::source::Interrupt;
@@ -21,6 +21,7 @@ pub(crate) struct Scheduler {
     scheduler: Mutex<schedule::Scheduler>,
     intake: Arc<Intake>,
     interrupt: Interrupt,
+    grammars: Arc<Grammars>,
 }
 
 #[pymethods]
@@ -38,12 +39,13 @@ impl Scheduler {
     ) -> PyResult<Self> {
         let kind = kv_kind(py, kv_type)?;
         let (vocab, costs) = (model.vocab(py)?, speculation_args.costs(py)?);
+        let grammars = model.grammars(py)?;
         let admission = admit::by_priority;
         let options = SchedulerOptions { kind, max_sequences, max_kv_bytes, prefix_bytes, admission };
         let scheduler =
             guarded(py, &Mutex::new(None), || schedule::Scheduler::new(model.alive()?, vocab, costs, options))?;
         let intake = scheduler.intake().clone();
-        Ok(Scheduler { scheduler: Mutex::new(scheduler), intake, interrupt: Interrupt::default() })
+        Ok(Scheduler { scheduler: Mutex::new(scheduler), intake, interrupt: Interrupt::default(), grammars })
     }
 
     /// Takes a request; the number of its task.
@@ -71,7 +73,7 @@ impl Scheduler {
             speculation.costs = self.intake.costs().clone();
         }
         guarded(py, &Mutex::new(None), || {
-            let request = request.request()?;
+            let request = request.request(&self.grammars, &prompt)?;
             self.intake.submit(Job { prompt, request, speculation, priority })
         })
         .map(|id| id.0)

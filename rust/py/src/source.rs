@@ -124,7 +124,11 @@ impl DraftSource for PySource {
                 }
                 Ok(())
             };
-            if let Err(error) = ask() {
+            let answer = ask();
+            // What is certain to come is not committed yet: the list of the next step begins without it.
+            self.known = context.len() - budget.ahead;
+            list.del_slice(self.known, context.len()).map_err(|e| self.failed(py, e))?;
+            if let Err(error) = answer {
                 draft.clear();
                 return self.failed_unless_interrupted(py, error);
             }

@@ -7,6 +7,7 @@
 use std::sync::Arc;
 
 use super::{Candidate, Now, Offer};
+use crate::frozen::Cursor;
 use crate::policy::CascadeOptions;
 use crate::score::{BUCKETS, BucketRate, Score};
 
@@ -15,11 +16,18 @@ pub(super) struct Conversation {
     name: Arc<str>,
     min_match: usize,
     score: Score,
+    /// Where the tokens ahead lead, of the newest offer.
+    cursor: Cursor,
 }
 
 impl Conversation {
     pub(super) fn new(options: &CascadeOptions) -> Self {
-        Self { name: "conversation".into(), min_match: options.min_match, score: Score::of_matches() }
+        Self {
+            name: "conversation".into(),
+            min_match: options.min_match,
+            score: Score::of_matches(),
+            cursor: Cursor::default(),
+        }
     }
 }
 
@@ -29,6 +37,15 @@ impl Candidate for Conversation {
     }
 
     fn offer(&mut self, now: Now<'_>, token: u32, max: usize, offer: &mut Offer) {
+        if !now.ahead.is_empty() {
+            self.cursor = Cursor::at_end(now.stream);
+            now.ahead.iter().for_each(|token| self.cursor.advance(now.stream, *token));
+            if self.cursor.match_len() >= self.min_match {
+                let available = self.cursor.after(now.stream).len();
+                self.score.reach(self.cursor.match_len(), 1, max.min(available), &mut offer.reach);
+            }
+            return;
+        }
         let match_len = now.stream.match_len();
         if now.last == Some(token) && match_len >= self.min_match {
             self.score.reach(match_len, 1, max, &mut offer.reach);
@@ -36,7 +53,11 @@ impl Candidate for Conversation {
     }
 
     fn draft(&mut self, now: Now<'_>, _token: u32, n: usize, out: &mut Vec<u32>) {
-        now.stream.draft(n, out);
+        if now.ahead.is_empty() {
+            now.stream.draft(n, out);
+        } else {
+            out.extend(self.cursor.after(now.stream).take(n));
+        }
     }
 
     fn learn(&mut self, now: Now<'_>, token: u32, scored: bool) {

@@ -18,6 +18,8 @@ pub(crate) struct Reference {
     min_match: usize,
     index: Arc<FrozenIndex>,
     cursor: Cursor,
+    /// The cursor behind the tokens ahead, of the newest offer.
+    ahead: Cursor,
     score: Score,
 }
 
@@ -25,7 +27,14 @@ impl Reference {
     /// A reader of `index`, brought to the end of `stream`.
     pub(crate) fn new(name: Arc<str>, index: Arc<FrozenIndex>, options: &CascadeOptions, stream: &SuffixIndex) -> Self {
         let score = Score::of_matches();
-        let mut reference = Self { name, min_match: options.min_match, index, cursor: Cursor::default(), score };
+        let mut reference = Self {
+            name,
+            min_match: options.min_match,
+            index,
+            cursor: Cursor::default(),
+            ahead: Cursor::default(),
+            score,
+        };
         reference.catch_up(stream);
         reference
     }
@@ -46,15 +55,17 @@ impl Candidate for Reference {
     }
 
     fn offer(&mut self, now: Now<'_>, token: u32, max: usize, offer: &mut Offer) {
-        let match_len = self.cursor.match_len();
-        if now.last == Some(token) && match_len >= self.min_match {
-            let available = self.index.available(&self.cursor);
+        self.ahead = self.cursor;
+        now.ahead.iter().for_each(|token| self.index.advance(&mut self.ahead, *token));
+        let match_len = self.ahead.match_len();
+        if (now.last == Some(token) || !now.ahead.is_empty()) && match_len >= self.min_match {
+            let available = self.index.available(&self.ahead);
             self.score.reach(match_len, 1, max.min(available), &mut offer.reach);
         }
     }
 
     fn draft(&mut self, _now: Now<'_>, _token: u32, n: usize, out: &mut Vec<u32>) {
-        self.index.draft(&self.cursor, n, out);
+        self.index.draft(&self.ahead, n, out);
     }
 
     fn learn(&mut self, _now: Now<'_>, token: u32, scored: bool) {

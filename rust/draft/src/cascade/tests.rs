@@ -33,7 +33,7 @@ fn priced(cascade: &mut Cascade, context: &[u32], max: usize, points: &[(usize, 
     let table = CostTable::new(points, "a test").unwrap();
     let extra: Vec<f64> = (0..=max).map(|k| table.cost(k, 0) - 1.0).collect();
     let mut draft = Draft::default();
-    cascade.suggest(context, Budget { min_tokens: 1, max_tokens: max, extra: &extra }, &mut draft).unwrap();
+    cascade.suggest(context, Budget { min_tokens: 1, max_tokens: max, extra: &extra, ahead: 0 }, &mut draft).unwrap();
     draft
 }
 
@@ -95,7 +95,7 @@ fn a_draft_has_its_source_and_chances_and_fits_the_budget() {
     let chances = [0.35, 0.35 * 0.5, 0.35 * 0.5 * 0.6, 0.35 * 0.5 * 0.6 * 0.65];
     assert!(made.reach.iter().zip(chances).all(|(a, b)| (a - b).abs() < 1e-6), "{:?}", made.reach);
     let none = Draft::default();
-    let budget = |min_tokens, max_tokens| Budget { min_tokens, max_tokens, extra: &[] };
+    let budget = |min_tokens, max_tokens| Budget { min_tokens, max_tokens, extra: &[], ahead: 0 };
     for (budget, len) in [(budget(1, 0), 0), (budget(3, 2), 0), (budget(2, 2), 2), (budget(1, 9), 9)] {
         let mut made = draft(&mut cascade, &stream, 4);
         cascade.suggest(&stream, budget, &mut made).unwrap();
@@ -122,7 +122,7 @@ fn recycling_drafts_where_nothing_matches_and_stops_at_the_unseen() {
     assert_eq!(suggest(&mut cascade, &[3], 16), [4, 5, 6, 7], "at most a chain, also out of step with the stream");
     assert_eq!(suggest(&mut cascade, &[3], 3), [4, 5, 6]);
     assert_eq!(suggest(&mut cascade, &[6], 16), [7, 8]);
-    let (mut one, budget) = (Draft::default(), Budget { min_tokens: 2, max_tokens: 16, extra: &[] });
+    let (mut one, budget) = (Draft::default(), Budget { min_tokens: 2, max_tokens: 16, extra: &[], ahead: 0 });
     cascade.suggest(&[7], budget, &mut one).unwrap();
     assert!(one.is_empty(), "one token is less than the budget's least");
     cascade.observe_topk(&[TopkRow { token: 8, top: &[1, 2] }]).unwrap();
@@ -303,7 +303,7 @@ proptest! {
         let mut made = Draft::default();
         for (i, token) in stream.iter().enumerate() {
             cascade.observe(&[*token]).unwrap();
-            cascade.suggest(&stream[..=i], Budget { min_tokens: 1, max_tokens: max, extra: &extra }, &mut made).unwrap();
+            cascade.suggest(&stream[..=i], Budget { min_tokens: 1, max_tokens: max, extra: &extra, ahead: 0 }, &mut made).unwrap();
             cascade.truncate_pending(0);
             let all = naive(&cascade, &references, &stream[..=i], max, slope);
             // Which of several equal matches is quoted is not defined, so a candidate's gain is one of several.
@@ -375,7 +375,7 @@ proptest! {
                 0 => cascade.observe(&tokens).unwrap(),
                 1 | 2 => cascade.observe(&small).unwrap(),
                 3 => {
-                    cascade.suggest(&small, Budget { min_tokens: 2, max_tokens: n, extra: &extra }, &mut made).unwrap();
+                    cascade.suggest(&small, Budget { min_tokens: 2, max_tokens: n, extra: &extra, ahead: 0 }, &mut made).unwrap();
                     prop_assert!(made.len() <= n && made.len() != 1 && made.reach.len() == made.len());
                     prop_assert_eq!(made.source.is_some(), !made.is_empty());
                 }

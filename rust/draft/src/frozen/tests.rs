@@ -96,3 +96,33 @@ fn an_empty_document_never_matches() {
 fn a_document_with_the_reserved_token_is_refused() {
     assert_eq!(FrozenIndex::build(&[1, u32::MAX]).err(), Some(IndexError::TokenTooLarge { token: u32::MAX, pos: 1 }));
 }
+
+/// A cursor from the end of a growing stream, along tokens that the stream does not have yet.
+#[test]
+fn from_the_end_of_a_stream_a_cursor_finds_what_occurs_in_it_by_brute_force() {
+    let mut dice = Dice(5);
+    for round in 0..2000 {
+        let alphabet = [2, 4, 9][round % 3];
+        let len = dice.below(60) as usize;
+        let stream = oracle::random_stream(&mut dice, alphabet, len);
+        let ahead = match dice.below(3) {
+            0 => oracle::random_stream(&mut dice, alphabet + 1, 6),
+            _ => stream[dice.below(stream.len() as u32 + 1) as usize..].iter().copied().take(6).collect(),
+        };
+        let mut index = SuffixIndex::new();
+        index.extend(&stream).unwrap();
+        let mut cursor = Cursor::at_end(&index);
+        let mut text = stream.clone();
+        for &token in &ahead {
+            cursor.advance(&index, token);
+            text.push(token);
+            let len = oracle::longest_suffix_within(&stream, &text);
+            assert_eq!(cursor.match_len(), len, "{ahead:?} behind {stream:?}");
+            let after: Vec<u32> = cursor.after(&index).collect();
+            let matched = &text[text.len() - len..];
+            let quoted = (len..=stream.len()).filter(|&end| len > 0 && stream[..end].ends_with(matched));
+            let follows: Vec<&[u32]> = quoted.map(|end| &stream[end..]).collect();
+            assert!(follows.is_empty() && after.is_empty() || follows.contains(&&after[..]), "{after:?}, {follows:?}");
+        }
+    }
+}

@@ -11,7 +11,7 @@ use crate::table::{CostPoint, CostTable};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
-const ANY: Bounds<'static> = Bounds { room: usize::MAX, wanted: usize::MAX, n_vocab: 100, stop_ids: &[] };
+const ANY: Bounds<'static> = Bounds { room: usize::MAX, wanted: usize::MAX, n_vocab: 100, stop_ids: &[], forced: &[] };
 
 fn table(points: &[(usize, f64)]) -> CostTable {
     CostTable::new(points.iter().map(|&(k, cost)| CostPoint { k, cost }).collect(), "a test").unwrap()
@@ -122,6 +122,43 @@ fn a_draft_is_cut_to_what_can_be_verified_and_the_source_is_told() {
         let most = 4.min(bounds.room).min(bounds.wanted.saturating_sub(1));
         assert_eq!(told(&strings), [Some(Told::Asked(most)), cut].into_iter().flatten().collect::<Vec<_>>());
     }
+}
+
+/// U4: what is forced stands first, whatever the gate and `min_draft` say, and only the rest is the source's.
+#[test]
+fn forced_tokens_stand_before_the_draft_and_count_for_nothing() {
+    let (mut speculator, strings) = puppet(2, 3);
+    give(&strings, &[1, 2, 3, 4], Some("puppet"));
+    let bounds = Bounds { forced: &[7, 8], room: 6, ..ANY };
+    let draft = speculator.propose(&[9], bounds, Load::default()).clone();
+    assert_eq!((&draft.tokens[..], draft.source.as_deref()), (&[7, 8, 1, 2, 3][..], Some("puppet")));
+    assert_eq!((&draft.reach[..2], speculator.forced()), (&[1.0, 1.0][..], 2));
+    assert_eq!(told(&strings), [Told::Asked(3), Told::Cut(3)]);
+    // Cut inside the source's part, below `min_draft`, and inside the forced part.
+    speculator.cut(4);
+    assert_eq!((speculator.draft().len(), told(&strings)), (4, vec![Told::Cut(2)]));
+    speculator.cut(3);
+    assert_eq!((&speculator.draft().tokens[..], told(&strings)), (&[7, 8][..], vec![Told::Cut(0)]));
+    assert_eq!(speculator.draft().source.as_deref(), Some("grammar"));
+    speculator.cut(1);
+    assert_eq!((speculator.draft().len(), speculator.forced(), told(&strings)), (1, 1, vec![]));
+    // Only what the source drafted is counted.
+    give(&strings, &[1, 2], Some("puppet"));
+    speculator.propose(&[9], bounds, Load::default());
+    speculator.record_verify(3, 4, Some(1.5));
+    let stats = speculator.stats();
+    let puppet = stats.sources.iter().find(|s| &*s.name == "puppet").unwrap();
+    assert_eq!((puppet.drafts, puppet.drafted, puppet.accepted), (1, 2, 1));
+    assert_eq!(stats.gate.estimated_speedup, Some(2.0 / 1.5));
+    // A source that fails, and one that has failed, take nothing from what is forced.
+    strings.lock().unwrap().fails = true;
+    for _ in 0..2 {
+        let draft = speculator.propose(&[9], bounds, Load::default());
+        assert_eq!((&draft.tokens[..], draft.source.as_deref()), (&[7, 8][..], Some("grammar")));
+    }
+    assert!(speculator.disabled().is_some());
+    let one = Bounds { wanted: 2, ..bounds };
+    assert_eq!(speculator.propose(&[9], one, Load::default()).tokens, [7]);
 }
 
 #[test]
@@ -425,7 +462,7 @@ proptest! {
             let given = &tokens[..dice.below(20) as usize];
             let reach = (0..dice.below(20)).map(|_| f64::from(dice.below(12)) / 10.0).collect();
             strings.lock().unwrap().next = Draft { tokens: given.to_vec(), reach, source: None };
-            let bounds = Bounds { room, wanted, n_vocab: 6, stop_ids: &[stop] };
+            let bounds = Bounds { room, wanted, n_vocab: 6, stop_ids: &[stop], forced: &[] };
             let draft = speculator.propose(&[0], bounds, Load::default()).clone();
             prop_assert!(draft.len() <= 8.min(room).min(wanted.saturating_sub(1)));
             prop_assert!(draft.is_empty() || draft.len() >= min_draft);

@@ -19,6 +19,7 @@ use super::clock::{Clock, SystemClock};
 use super::probe::Part;
 use super::request::Step;
 use super::sequence::{Move, Plan, Results, Sequence, Timing};
+use crate::constraint::Masker;
 use crate::error::{Error, Result};
 use crate::model::{MAX_ROWS, Model, Output, Scratch, Span, Taps};
 
@@ -32,6 +33,7 @@ pub struct Engine {
     clock: Box<dyn Clock>,
     costs: Costs,
     planner: Planner,
+    masker: Masker,
 }
 
 impl std::fmt::Debug for Engine {
@@ -51,6 +53,7 @@ impl Engine {
             clock,
             costs,
             planner: Planner::new(),
+            masker: Masker::default(),
         }
     }
 
@@ -78,6 +81,9 @@ impl Engine {
         let model = sequences.first().map(|sequence| sequence.model().clone());
         for (sequence, m) in sequences.iter_mut().zip(&mut moves) {
             prepare(sequence, m, model.as_ref());
+            if let Move::Forward(plan) = m {
+                sequence.ask_masks(plan, &mut self.masker);
+            }
         }
         let step = Base::of(sequences, &moves);
         let from = self.clock.now_ns();
@@ -154,7 +160,11 @@ impl Engine {
                 costs.observe(TimedStep { rows, spans, cached, drafted, ns });
                 self.planner.record(base, drafted, tokens, &costs);
             }
-            own.extend(committed.iter().map(|c| c.map_or(1.0, |c| costs.draft_cost(c.drafted, rows, spans, cached))));
+            own.extend(
+                committed
+                    .iter()
+                    .map(|c| c.map_or(1.0, |c| costs.draft_cost(c.drafted - c.forced, rows, spans, cached))),
+            );
         }
         for ((sequence, committed), cost) in sequences.iter_mut().zip(committed).zip(own) {
             if let Some(committed) = committed {
@@ -183,7 +193,10 @@ impl Engine {
                 Some(k) => {
                     let own = best.split_off_mut(..n).unwrap_or_default();
                     own.iter_mut().for_each(|best| best.reset(k));
-                    Output::Best(own)
+                    match &plan.masks {
+                        Some(masks) => Output::Masked(own, masks),
+                        None => Output::Best(own),
+                    }
                 }
                 None => Output::Logits(logits.split_off_mut(..n * n_vocab).unwrap_or_default()),
             };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::constraint::Constraint;
 use crate::error::{Error, Result};
 use crate::sample::{Sampler, Sampling, TokenLogprobs};
 use crate::vocab::{Detokenizer, StopSet, TextStream, Vocab};
@@ -23,6 +24,8 @@ pub struct Request {
     pub logprobs: Option<usize>,
     /// Whether each step names the source of its draft.
     pub trace: bool,
+    /// Which tokens the answer may consist of.
+    pub constraint: Option<Box<dyn Constraint>>,
 }
 
 /// Why a decode ended.
@@ -36,6 +39,8 @@ pub enum Finish {
     Length,
     /// The context is full.
     Context,
+    /// The constraint's answer is complete: nothing can follow.
+    Complete,
 }
 
 /// What a step hands out.
@@ -104,17 +109,17 @@ impl Turn {
         Ok(Turn { request, sampler, begun_ns, stop_ids, text, produced: 0, committed: 0, finish: None, deferred: None })
     }
 
-    /// Takes a committed token into what is handed out. Gives whether the decode ends with it; a token that completes a stop is not handed out.
-    pub(crate) fn take(&mut self, vocab: &Vocab, token: u32, step: &mut Step) -> bool {
+    /// Takes a committed token into what is handed out; one that completes a stop is not.
+    pub(crate) fn take(&mut self, vocab: &Vocab, token: u32, step: &mut Step) {
         self.committed += 1;
         if self.stop_ids.binary_search(&token).is_ok() {
             self.text.cut(&mut step.text);
             self.finish = Some(Finish::StopId(token));
-            return true;
+            return;
         }
         if let Some(hit) = self.text.push(vocab, token, &mut step.text) {
             self.finish = Some(Finish::StopText(hit.stop));
-            return true;
+            return;
         }
         step.tokens.push(token);
         self.produced += 1;
@@ -122,11 +127,49 @@ impl Turn {
             self.text.cut(&mut step.text);
             self.finish = Some(Finish::Length);
         }
-        self.finish.is_some()
+    }
+
+    /// Tells the constraint the token that `take` took. Gives whether the decode ends with it.
+    ///
+    /// # Errors
+    /// The constraint could not follow.
+    pub(crate) fn constrain(&mut self, token: u32, step: &mut Step) -> Result<bool> {
+        let Some(constraint) = self.request.constraint.as_mut().filter(|_| !ended_by_stop(self.finish)) else {
+            return Ok(self.finish.is_some());
+        };
+        if constraint.commit(token)? {
+            self.text.cut(&mut step.text);
+            self.finish = Some(Finish::Complete);
+        }
+        Ok(self.finish.is_some())
+    }
+
+    /// How many of the tokens the constraint allows, one after another; all without a constraint.
+    ///
+    /// # Errors
+    /// The constraint could not follow.
+    pub(crate) fn allowed(&mut self, draft: &[u32]) -> Result<usize> {
+        self.request.constraint.as_mut().map_or(Ok(draft.len()), |constraint| constraint.valid_prefix(draft))
+    }
+
+    /// Up to `max` tokens that come next in any case.
+    ///
+    /// # Errors
+    /// The constraint could not follow.
+    pub(crate) fn forced(&mut self, max: usize) -> Result<Vec<u32>> {
+        let mut forced = Vec::new();
+        if let Some(constraint) = &mut self.request.constraint {
+            constraint.forced(max, &mut forced)?;
+        }
+        Ok(forced)
     }
 
     /// Whether the last committed token completed a stop.
     pub(crate) fn ended_by_stop(&self) -> bool {
-        matches!(self.finish, Some(Finish::StopId(_) | Finish::StopText(_)))
+        ended_by_stop(self.finish)
     }
+}
+
+fn ended_by_stop(finish: Option<Finish>) -> bool {
+    matches!(finish, Some(Finish::StopId(_) | Finish::StopText(_)))
 }

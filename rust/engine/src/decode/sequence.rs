@@ -16,12 +16,13 @@ use quoth_draft::{Bounds, Load, SpeculationStats, Speculator};
 use quoth_kernels::attend::KvKind;
 use quoth_kernels::top::Best;
 
-use super::Speculation;
 use super::clock::Clock;
 use super::probe::{Part, Probe};
 use super::request::{Finish, Request, Step, Turn};
 use super::stats::DecodeStats;
+use super::{MAX_DRAFT, Speculation};
 use crate::cache::KvCache;
+use crate::constraint::{Mask, Masker, Masks, PendingMasks};
 use crate::error::{Error, Result};
 use crate::model::{Model, Want};
 use crate::sample::{Picked, SampleError, logprobs, topk_ids};
@@ -67,6 +68,10 @@ pub(crate) struct Plan {
     pub(crate) rows: Want,
     /// Whether the greatest of each row suffice.
     pub(crate) greedy: bool,
+    /// What the constraint allows along the tokens; the constraint is with them.
+    pub(crate) masks: Option<PendingMasks>,
+    /// How many tokens the draft begins with that come in any case.
+    pub(crate) forced: usize,
     /// Whether the tokens are the prompt's.
     pub(crate) prompt: bool,
     /// What asking for a draft took.
@@ -77,6 +82,21 @@ impl Plan {
     /// Drafted tokens.
     pub(crate) fn drafted(&self) -> usize {
         if self.prompt { 0 } else { self.tokens.len() - 1 }
+    }
+
+    /// How many greatest of each row the source wants: it is told of rows that verify its own guesses.
+    fn topk(&self, speculator: Option<&Speculator>) -> usize {
+        speculator.map_or(0, |speculator| if self.drafted() > self.forced { speculator.topk() } else { 0 })
+    }
+
+    /// Gives the constraint back to the request (C5). The masks, all of them without a constraint, and how long they took.
+    fn take_masks(&mut self) -> (Result<Vec<Mask>>, u64) {
+        let Some(pending) = self.masks.take() else { return (Ok(Vec::new()), 0) };
+        let Some(Masks { constraint, masks, ns }) = pending.take() else {
+            return (Err(Error::Internal("the thread that computes masks is gone".into())), 0);
+        };
+        self.turn.request.constraint = Some(constraint);
+        (masks, ns)
     }
 }
 
@@ -102,6 +122,8 @@ pub(crate) struct Timing {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Committed {
     pub(crate) drafted: usize,
+    /// Drafted tokens that came in any case.
+    pub(crate) forced: usize,
     pub(crate) accepted: usize,
     pub(crate) tokens: usize,
     /// What asking for a draft took.
@@ -372,32 +394,83 @@ impl Sequence {
         }
         // Plain greedy decoding needs no rows, only the greatest of each; a probe may want to see rows.
         let seen = turn.request.logprobs.is_some() || self.probe.as_ref().is_some_and(|probe| probe.wants_rows());
-        let greedy = turn.sampler.is_plainly_greedy() && !seen;
+        // A source sees the greatest of the row itself, not of what is allowed.
+        let asked = turn.request.constraint.is_some() && self.speculator.as_ref().is_some_and(|s| s.topk() > 0);
+        let greedy = turn.sampler.is_plainly_greedy() && !seen && !asked;
         if reading {
             let tokens: Vec<u32> = self.history[self.state.len()..].iter().take(prompt_rows).copied().collect();
             let rows = if tokens.len() == self.unread() { Want::Last } else { Want::None };
             self.in_step = true;
-            return Move::Forward(Box::new(Plan { turn, tokens, rows, greedy, prompt: true, draft_ns: 0 }));
+            return Move::Forward(Box::new(Plan {
+                turn,
+                tokens,
+                rows,
+                greedy,
+                masks: None,
+                forced: 0,
+                prompt: true,
+                draft_ns: 0,
+            }));
         }
         let start = clock.now_ns();
         let mut tokens: Vec<u32> = self.history.last().copied().into_iter().collect();
-        let mut draft_ns = 0;
+        let (mut draft_ns, mut forced) = (0, 0);
         if let Some(speculator) = &mut self.speculator {
             let (cached, n_ctx) = (self.state.len(), self.state.n_ctx());
+            // Forced tokens and a draft behind them, together.
+            let room = MAX_DRAFT.min(n_ctx - cached - 1);
+            let wanted = turn.request.max_tokens - turn.produced;
+            let certain = match turn.forced(room.min(wanted - 1)) {
+                Ok(certain) => certain,
+                Err(error) => {
+                    self.turn = Some(turn);
+                    return Move::Over(Err(error));
+                }
+            };
             let bounds = Bounds {
-                room: n_ctx - cached - 1,
-                wanted: turn.request.max_tokens - turn.produced,
+                room,
+                wanted,
                 n_vocab: self.model.config().n_vocab,
                 stop_ids: &turn.stop_ids,
+                forced: &certain,
             };
             let load = Load { rows: others, spans: others, cached };
-            tokens.extend_from_slice(&speculator.propose(&self.history, bounds, load).tokens);
+            let draft = speculator.propose(&self.history, bounds, load);
+            match turn.allowed(&draft.tokens) {
+                Ok(n) => speculator.cut(n),
+                Err(error) => {
+                    speculator.drop_pending();
+                    self.turn = Some(turn);
+                    return Move::Over(Err(error));
+                }
+            }
+            tokens.extend_from_slice(&speculator.draft().tokens);
+            forced = speculator.forced();
             if speculator.allowed() {
                 draft_ns = (clock.now_ns() - start).max(1);
             }
         }
         self.in_step = true;
-        Move::Forward(Box::new(Plan { turn, tokens, rows: Want::All, greedy, prompt: false, draft_ns }))
+        Move::Forward(Box::new(Plan {
+            turn,
+            tokens,
+            rows: Want::All,
+            greedy,
+            masks: None,
+            forced,
+            prompt: false,
+            draft_ns,
+        }))
+    }
+
+    /// Asks what the constraint allows along the tokens of the plan, which are cut no more.
+    pub(crate) fn ask_masks(&self, plan: &mut Plan, masker: &mut Masker) {
+        if plan.rows != Want::None
+            && let Some(constraint) = plan.turn.request.constraint.take()
+        {
+            let draft = if plan.prompt { Vec::new() } else { plan.tokens[1..].to_vec() };
+            plan.masks = Some(masker.ask(constraint, draft));
+        }
     }
 
     /// How likely each token of the plan's draft is reached and right; empty without a draft.
@@ -415,18 +488,20 @@ impl Sequence {
         {
             speculator.cut(n);
             plan.tokens.truncate(1 + speculator.draft().len());
+            plan.forced = speculator.forced();
         }
     }
 
     /// How many greatest of each row suffice for a plan; `None`: whole rows are needed.
     pub(crate) fn best(&self, plan: &Plan) -> Option<usize> {
-        let topk = self.speculator.as_ref().map_or(0, |s| if plan.drafted() > 0 { s.topk() } else { 0 });
+        let topk = plan.topk(self.speculator.as_ref());
         plan.greedy.then_some(topk.max(1))
     }
 
     /// The forward did not happen, or failed (Q3).
-    pub(crate) fn fail(&mut self, plan: Plan, error: Error) -> Result<Step> {
+    pub(crate) fn fail(&mut self, mut plan: Plan, error: Error) -> Result<Step> {
         self.in_step = false;
+        self.stats.mask_ns += plan.take_masks().1;
         if plan.prompt {
             self.abandon()?;
             return Err(error);
@@ -462,7 +537,9 @@ impl Sequence {
         let mut step = Step::default();
         if plan.rows == Want::Last {
             self.state.pin();
-            let rows = self.commit_rows(&mut plan.turn, results, &[], &mut step);
+            let (masks, ns) = plan.take_masks();
+            self.stats.mask_ns += ns;
+            let rows = self.commit_rows(&mut plan.turn, results, &[], masks, 0, &mut step);
             if let Some(error) = rows.error {
                 return self.fail(plan, error);
             }
@@ -489,7 +566,10 @@ impl Sequence {
         let mut step = Step { drafted, ..Step::default() };
         let begun = clock.now_ns();
         let before = self.history.len();
-        let rows = self.commit_rows(&mut plan.turn, results, &plan.tokens[1..], &mut step);
+        let (masks, ns) = plan.take_masks();
+        self.stats.mask_ns += ns;
+        let topk = plan.topk(self.speculator.as_ref());
+        let rows = self.commit_rows(&mut plan.turn, results, &plan.tokens[1..], masks, topk, &mut step);
         let sampled = clock.now_ns();
         let committed = self.history.len() - before;
         step.accepted = rows.accepted;
@@ -500,7 +580,7 @@ impl Sequence {
             step.source = Some(speculator.draft().source.as_deref().unwrap_or("source").to_owned());
         }
         self.settle(&plan.turn, committed)?;
-        if drafted > 0
+        if topk > 0
             && let Some(speculator) = &mut self.speculator
         {
             speculator.observe_topk(&plan.tokens[..rows.sampled]);
@@ -524,6 +604,7 @@ impl Sequence {
         }
         self.committed = Some(Committed {
             drafted,
+            forced: plan.forced,
             accepted: rows.accepted,
             tokens: committed,
             draft_ns: plan.draft_ns,
@@ -550,7 +631,7 @@ impl Sequence {
     /// Tells the speculator what the last step cost in plain steps of its own ([`quoth_draft::CostModel::draft_cost`]).
     pub(crate) fn record(&mut self, committed: Committed, cost: f64) {
         let Some(speculator) = &mut self.speculator else { return };
-        if committed.drafted == 0 {
+        if committed.drafted == committed.forced {
             speculator.record_plain(committed.draft_ns);
         } else if !committed.failed {
             speculator.record_verify(committed.accepted, committed.tokens, committed.telling.then_some(cost));
@@ -558,11 +639,24 @@ impl Sequence {
     }
 
     /// Samples and commits row after row until the draft is contradicted, the rows are used up, the request ends, or sampling fails (Q2).
-    fn commit_rows(&mut self, turn: &mut Turn, mut results: Results<'_>, draft: &[u32], step: &mut Step) -> Rows {
+    fn commit_rows(
+        &mut self,
+        turn: &mut Turn,
+        mut results: Results<'_>,
+        draft: &[u32],
+        masks: Result<Vec<Mask>>,
+        topk: usize,
+        step: &mut Step,
+    ) -> Rows {
         let mut rows = Rows::default();
+        let masks = match masks {
+            Ok(masks) => masks,
+            Err(error) => {
+                rows.error = Some(error);
+                return rows;
+            }
+        };
         let n_vocab = self.model.config().n_vocab;
-        let topk =
-            self.speculator.as_ref().map_or(0, |speculator| if draft.is_empty() { 0 } else { speculator.topk() });
         for i in 0..=draft.len() {
             let pos = self.history.len();
             if topk > 0
@@ -581,10 +675,11 @@ impl Sequence {
                 rows.error = Some(error);
                 break;
             }
+            let mask = masks.get(i).unwrap_or(&Mask::All);
             let (picked, row) = match &mut results {
                 Results::Logits(logits) => {
                     let row = &mut logits[i * n_vocab..(i + 1) * n_vocab];
-                    (turn.sampler.sample(row, &self.history, turn.committed, pos), &*row)
+                    (turn.sampler.sample_allowed(row, mask, &self.history, turn.committed, pos), &*row)
                 }
                 Results::Best(best) => (greatest(&best[i], pos), &[][..]),
             };
@@ -602,15 +697,23 @@ impl Sequence {
             rows.sampled += 1;
             self.stats.committed += 1;
             self.stats.draws += u64::from(drew);
+            self.stats.forced += u64::from(matches!(mask, Mask::One(_)));
             self.history.push(token);
             if let Some(probe) = &mut self.probe {
                 probe.committed(pos, row, token);
             }
             let handed_out = step.tokens.len();
-            let ends = turn.take(&self.vocab, token, step);
+            turn.take(&self.vocab, token, step);
             if step.tokens.len() > handed_out {
                 step.logprobs.extend(lp);
             }
+            let ends = match turn.constrain(token, step) {
+                Ok(ends) => ends,
+                Err(error) => {
+                    rows.error = Some(error);
+                    break;
+                }
+            };
             let agrees = draft.get(i) == Some(&token);
             rows.accepted += usize::from(agrees);
             if ends || !agrees {

@@ -33,6 +33,10 @@ pub struct DecodeStats {
     pub verify_ns: u64,
     /// Of those, sampling and log-probabilities.
     pub sample_ns: u64,
+    /// Computing what constraints allow, on a thread beside the forwards.
+    pub mask_ns: u64,
+    /// Committed tokens that were the only ones allowed.
+    pub forced: u64,
     /// Length of the longest draft that was verified.
     pub longest_draft: u64,
 }

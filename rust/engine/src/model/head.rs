@@ -9,6 +9,7 @@ use quoth_kernels::top::Best;
 use super::Model;
 use super::forward::Scratch;
 use super::rows::{Packed, with_packed};
+use crate::constraint::{Mask, PendingMasks};
 use crate::error::{Error, Result};
 use crate::pool::Worker;
 use crate::shared::Shared;
@@ -26,6 +27,8 @@ pub enum Output<'o> {
     Logits(&'o mut [f32]),
     /// The greatest logits of each row; how many, each [`Best`] says.
     Best(&'o mut [Best]),
+    /// The greatest of the allowed logits of each row; the masks, one a row, are waited for.
+    Masked(&'o mut [Best], &'o PendingMasks),
 }
 
 impl Output<'_> {
@@ -33,7 +36,7 @@ impl Output<'_> {
     pub(crate) fn check(&self, rows: usize, n_vocab: usize) -> Result<()> {
         let (found, expected) = match self {
             Output::Logits(logits) => (logits.len(), rows * n_vocab),
-            Output::Best(best) => (best.len(), rows),
+            Output::Best(best) | Output::Masked(best, _) => (best.len(), rows),
         };
         if found != expected {
             return Err(Error::Internal(format!("room for {found} results of {rows} rows, expected {expected}")));
@@ -45,7 +48,11 @@ impl Output<'_> {
     fn sinks(&mut self, n_vocab: usize) -> Vec<Sink<'_>> {
         match self {
             Output::Logits(logits) => logits.chunks_exact_mut(n_vocab).map(Sink::Logits).collect(),
-            Output::Best(best) => best.iter_mut().map(Sink::Best).collect(),
+            Output::Best(best) => best.iter_mut().map(|best| Sink::Best(best, &Mask::All)).collect(),
+            Output::Masked(best, masks) => {
+                let masks = masks.wait().iter().chain(std::iter::repeat(&Mask::All));
+                best.iter_mut().zip(masks).map(|(best, mask)| Sink::Best(best, mask)).collect()
+            }
         }
     }
 }
@@ -54,7 +61,8 @@ impl Output<'_> {
 #[derive(Debug)]
 enum Sink<'a> {
     Logits(&'a mut [f32]),
-    Best(&'a mut Best),
+    /// Only what the mask allows.
+    Best(&'a mut Best, &'a Mask),
 }
 
 /// A worker's memory for pieces.
@@ -117,7 +125,11 @@ impl Model {
                         let row = &mut row[..columns.len()];
                         self.cap(row);
                         match place {
-                            Place::Best(_) => best.scan(&self.set, row, columns.start as u32),
+                            Place::Best(_, Mask::All) => best.scan(&self.set, row, columns.start as u32),
+                            Place::Best(_, Mask::Set(words)) => {
+                                best.scan_allowed(&self.set, row, columns.start as u32, words);
+                            }
+                            Place::Best(_, Mask::One(_)) => {}
                             // SAFETY: these columns are of this worker's share of panels.
                             Place::Logits(logits) => unsafe { logits.part(columns.clone()) }.copy_from_slice(row),
                         }
@@ -126,9 +138,12 @@ impl Model {
             });
         }
         for (r, sink) in sinks.iter_mut().enumerate() {
-            if let Sink::Best(result) = sink {
+            if let Sink::Best(result, mask) = sink {
                 result.reset(result.k());
-                best.iter().for_each(|worker| result.merge(&worker.rows[r]));
+                match mask {
+                    Mask::One(id) => result.only(*id),
+                    _ => best.iter().for_each(|worker| result.merge(&worker.rows[r])),
+                }
             }
         }
         scratch.best = best;
@@ -158,20 +173,20 @@ impl Model {
 /// A sink as the workers of a job see it.
 enum Place<'a> {
     Logits(Shared<'a, f32>),
-    /// So many greatest.
-    Best(usize),
+    /// So many greatest of those that the mask allows.
+    Best(usize, &'a Mask),
 }
 
 impl<'a> Place<'a> {
     fn new(sink: &'a mut Sink<'_>) -> Self {
         match sink {
             Sink::Logits(logits) => Place::Logits(Shared::new(logits)),
-            Sink::Best(best) => Place::Best(best.k()),
+            Sink::Best(best, mask) => Place::Best(best.k(), mask),
         }
     }
 
     /// What a worker collects the greatest of the row in.
     fn best(&self) -> Best {
-        Best::new(if let Place::Best(k) = self { *k } else { 0 })
+        Best::new(if let Place::Best(k, _) = self { *k } else { 0 })
     }
 }

@@ -36,6 +36,7 @@ mod topk;
 #[cfg(test)]
 mod twin;
 
+use crate::constraint::Mask;
 pub use error::SampleError;
 pub use logprobs::{TokenLogprobs, logprobs};
 pub use options::{MAX_PENALTY, Sampling};
@@ -58,6 +59,8 @@ pub struct Sampler {
     n_vocab: usize,
     patches: penalty::Patches,
     picker: pick::Picker,
+    /// The row with what a mask does not allow at -inf.
+    masked: Vec<f32>,
 }
 
 impl Sampler {
@@ -71,6 +74,7 @@ impl Sampler {
             n_vocab,
             patches: penalty::Patches::default(),
             picker: pick::Picker::default(),
+            masked: Vec::new(),
         })
     }
 
@@ -112,6 +116,48 @@ impl Sampler {
         self.patches.undo(row);
         // The token to name is looked for in the raw row.
         picked.map_err(|error| error.unwrap_or_else(|| pick::not_a_number(row, pos)))
+    }
+
+    /// As [`Self::sample`], among the tokens that the mask allows: the others count as -inf before all else. Where one token alone is allowed the row is
+    /// not looked at.
+    ///
+    /// # Errors
+    /// As [`Self::sample`]; the one that is allowed is banned.
+    pub fn sample_allowed(
+        &mut self,
+        row: &mut [f32],
+        mask: &Mask,
+        history: &[u32],
+        draw_index: u64,
+        pos: usize,
+    ) -> Result<Picked, SampleError> {
+        match mask {
+            Mask::All => self.sample(row, history, draw_index, pos),
+            Mask::One(token) => match self.sampling.banned.binary_search(token) {
+                Ok(_) => Err(SampleError::AllMasked { pos }),
+                Err(_) => Ok(Picked { token: *token, drew: !self.sampling.is_greedy() }),
+            },
+            Mask::Set(words) => {
+                check_length(row, self.n_vocab, pos)?;
+                let mut masked = std::mem::take(&mut self.masked);
+                masked.clear();
+                masked.resize(row.len(), f32::NEG_INFINITY);
+                let mut nan = false;
+                for ((out, logits), word) in masked.chunks_mut(32).zip(row.chunks(32)).zip(words) {
+                    for (i, (out, logit)) in out.iter_mut().zip(logits).enumerate() {
+                        *out = if word >> i & 1 == 1 { *logit } else { f32::NEG_INFINITY };
+                    }
+                }
+                row.iter().for_each(|x| nan |= x.is_nan());
+                let picked = if nan {
+                    Err(pick::not_a_number(row, pos))
+                } else {
+                    self.sample(&mut masked, history, draw_index, pos)
+                };
+                self.masked = masked;
+                picked
+            }
+        }
     }
 }
 

@@ -164,6 +164,7 @@ fn run(model: &Arc<Model>, vocab: Option<Arc<Vocab>>, outcome: &mut Outcome) {
             stops: Arc::new(StopSet::new(&["zz"])?),
             logprobs: None,
             trace: false,
+            constraint: None,
         };
         let mut step = decoder.begin(&prompt, request, &mut |_, _| true)?;
         let mut tokens = std::mem::take(&mut step.tokens);

@@ -129,6 +129,7 @@ fn play(decoder: Decoder, sampling: &Sampling, acts: &[Act], extend: bool) -> (V
                     stops: Arc::new(StopSet::new(stops).unwrap()),
                     logprobs: *logprobs,
                     trace: false,
+                    constraint: None,
                 };
                 let mut step = decoder.begin(&prompt, request, &mut |_, _| true);
                 let (mut tokens, mut text, mut logs) = (Vec::new(), String::new(), Vec::new());
@@ -197,6 +198,7 @@ fn whatever_a_source_answers_the_tokens_are_those_of_a_decoder_that_does_not_gue
                 stops: Arc::new(StopSet::new::<&str>(&[]).unwrap()),
                 logprobs: None,
                 trace: false,
+                constraint: None,
             };
             if let Ok(mut step) = oracle.begin(&prompt, request, &mut |_, _| true) {
                 right.append(&mut step.tokens);

@@ -199,11 +199,12 @@ impl Witness {
 impl DraftSource for Witness {
     fn suggest(&mut self, context: &[u32], budget: Budget<'_>, draft: &mut Draft) -> Result<(), SourceError> {
         let max_tokens = budget.max_tokens;
+        let committed = &context[..context.len() - budget.ahead];
         {
             let mut book = self.enter();
             book.suggests += 1;
-            book.step = context.last().copied().into_iter().collect();
-            let same = book.seen == context;
+            book.step = committed.last().copied().into_iter().collect();
+            let same = book.seen == committed;
             book.expect(same, || format!("a context of {} tokens that was not observed so", context.len()));
             let fresh = *draft == Draft::default() && budget.extra.len() == max_tokens + 1;
             book.expect(fresh && max_tokens > 0, || format!("asked for {max_tokens} into {draft:?}"));

@@ -14,6 +14,7 @@
 //! | `company` | E1, E2, Q4: a sequence among any others, joining and leaving at any step, is what it is alone |
 //! | `schedule` | H1 to H5: tasks of a scheduler are what their requests are alone, and leave nothing behind |
 //! | `ends` | obligation 6: stops, budgets and contexts that end inside a draft |
+//! | `constraint` | C1 to C5: what a constraint allows is committed, and the same with guesses as without |
 //! | `broken` | each of the seven notices when its mechanism is left out |
 //!
 //! `models` makes the models from random `blocks`, `twin` computes them plainly, `cast` the draft sources, `rig` the decoders and their comparison.
@@ -25,6 +26,7 @@ mod blocks;
 mod broken;
 mod cast;
 mod company;
+mod constraint;
 #[path = "../dice/mod.rs"]
 mod dice;
 mod ends;

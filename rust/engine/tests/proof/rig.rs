@@ -133,6 +133,7 @@ pub(crate) fn request(max_tokens: usize) -> Request {
         stops: Arc::new(StopSet::new::<&[u8]>(&[]).unwrap()),
         logprobs: None,
         trace: false,
+        constraint: None,
     }
 }
 

@@ -88,6 +88,44 @@ impl Best {
         }
     }
 
+    /// As [`Self::scan`], but only ids whose bit is set in `allowed` (bit `id % 32` of word `id / 32`) can be among the greatest. A NaN counts wherever it is.
+    pub fn scan_allowed(&mut self, set: &KernelSet, row: &[f32], first: u32, allowed: &[u32]) {
+        // Nothing exceeds +inf, so only a NaN is found.
+        // SAFETY: the set's functions run on this CPU.
+        if let Some(at) = unsafe { (set.above_fn())(row, f32::INFINITY, 0) }
+            && let Some(i) = row[at..].iter().position(|x| x.is_nan())
+        {
+            self.nan.get_or_insert(first + (at + i) as u32);
+        }
+        for (i, block) in row.chunks(BLOCK).enumerate() {
+            let id = first + (i * BLOCK) as u32;
+            let mut bits = bits(allowed, id);
+            if block.len() < BLOCK {
+                bits &= (1 << block.len()) - 1;
+            }
+            // Where all are allowed, one comparison of vectors says whether to look closer.
+            // SAFETY: the set's functions run on this CPU.
+            if bits == u64::MAX && unsafe { (set.above_fn())(block, self.floor(), 0) }.is_none() {
+                continue;
+            }
+            while bits != 0 {
+                let at = bits.trailing_zeros();
+                bits &= bits - 1;
+                let x = block[at as usize];
+                if x > self.floor() {
+                    self.insert(x, id + at);
+                }
+            }
+        }
+    }
+
+    /// Keeps this id alone, whatever its logit.
+    pub fn only(&mut self, id: u32) {
+        self.entries.clear();
+        self.entries.push((f32::INFINITY, id));
+        self.nan = None;
+    }
+
     /// What a logit must exceed to be among the greatest.
     fn floor(&self) -> f32 {
         if self.entries.len() == self.k { self.entries[self.k - 1].0 } else { f32::NEG_INFINITY }
@@ -119,6 +157,13 @@ impl Best {
     pub fn nan(&self) -> Option<u32> {
         self.nan
     }
+}
+
+/// The 64 bits of `words` from bit `from` on; those beyond the last word are clear.
+fn bits(words: &[u32], from: u32) -> u64 {
+    let (at, shift) = (from as usize / 32, from % 32);
+    let word = |i: usize| u128::from(words.get(at + i).copied().unwrap_or(0)) << (32 * i);
+    ((word(0) | word(1) | word(2)) >> shift) as u64
 }
 
 #[cfg(test)]
@@ -160,6 +205,44 @@ mod tests {
                     assert_eq!(whole.ids().collect::<Vec<_>>(), expected, "{set:?} n={n} k={k}");
                     assert_eq!(right.ids().collect::<Vec<_>>(), expected, "{set:?} n={n} k={k} cut={cut}");
                     assert_eq!(whole.nan(), None);
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn the_greatest_allowed_are_those_of_the_row_with_minus_infinity_elsewhere() {
+        let mut random = Random(9);
+        for n in [1, 63, 64, 65, 1000, 5000] {
+            for (k, share) in [(1, 0), (1, 1), (2, 50), (8, 99), (70, 100)] {
+                let row: Vec<f32> = (0..n).map(|_| random.below(9) as f32 - 4.0).collect();
+                // Some words are full, some empty, as masks of grammars are.
+                let full: Vec<bool> = (0..n / 32 + 1).map(|_| random.below(100) < share).collect();
+                let allows = |random: &mut Random, i: usize| full[i / 32] || random.below(100) < share;
+                let allowed: Vec<bool> = (0..n).map(|i| allows(&mut random, i)).collect();
+                let mut words = vec![0; n / 32 + 1];
+                (0..n).filter(|i| allowed[*i]).for_each(|i| words[i / 32] |= 1 << (i % 32));
+                let masked: Vec<f32> =
+                    row.iter().zip(&allowed).map(|(x, a)| if *a { *x } else { f32::NEG_INFINITY }).collect();
+                for set in KernelSet::available() {
+                    let cut = random.below(n + 1) / 16 * 16;
+                    let (mut left, mut right) = (Best::new(k), Best::new(k));
+                    left.scan_allowed(&set, &row[..cut], 0, &words);
+                    right.scan_allowed(&set, &row[cut..], cut as u32, &words);
+                    right.merge(&left);
+                    assert_eq!(
+                        right.ids().collect::<Vec<_>>(),
+                        by_sorting(&masked, k),
+                        "{set:?} n={n} k={k} cut={cut}"
+                    );
+                    assert_eq!(right.nan(), None);
+                    if n > 1 {
+                        let mut holed = row.clone();
+                        holed[n / 2] = f32::NAN;
+                        let mut best = Best::new(k);
+                        best.scan_allowed(&set, &holed, 0, &words);
+                        assert_eq!(best.nan(), Some(n as u32 / 2), "{set:?} n={n}");
+                    }
                 }
             }
         }
