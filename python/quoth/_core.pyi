@@ -41,6 +41,7 @@ class _Speculation(Protocol):
     cost_provenance: str
     live_costs: bool
     gate: Any
+    drafters: list[Drafter]
 
 class _Request(Protocol):
     max_tokens: int
@@ -155,6 +156,25 @@ class DraftIndex:
     def index_bytes(self) -> int: ...
 
 @final
+class Drafter:
+    """A drafter with weights of its own, attached to a model."""
+
+    def __new__(cls, model: Model, file: GgufFile, progress: _Progress | None) -> Drafter: ...
+    path: Final[Path]
+    def description(self) -> dict[str, Any]: ...
+    def trace(
+        self, tokens: _Tokens, kv_type: str, hidden: NDArray[np.float32] | None, chain: int
+    ) -> DrafterTrace: ...
+
+@final
+class DrafterTrace:
+    """What a drafter makes of a text, row by row, and the guesses after it."""
+
+    logits: Final[NDArray[np.float32]]
+    states: Final[NDArray[np.float32]]
+    guesses: Final[list[int]]
+
+@final
 class Step:
     """What a step handed out."""
 
@@ -235,6 +255,10 @@ class SourceStats:
     drafts: Final[int]
     drafted: Final[int]
     accepted: Final[int]
+    grafted: Final[int]
+    ns: Final[int]
+    tried_at: Final[list[int]]
+    accepted_at: Final[list[int]]
     reason: Final[str | None]
 
 @final
@@ -300,3 +324,4 @@ def replay_turns(
 def kernel_sets() -> list[tuple[str, str]]: ...
 def default_threads() -> int: ...
 def architectures() -> list[str]: ...
+def drafter_kinds() -> list[str]: ...

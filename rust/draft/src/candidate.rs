@@ -68,6 +68,10 @@ pub(crate) trait Candidate: Send + fmt::Debug {
     /// Appends the first `n` tokens of what it has just offered.
     fn draft(&mut self, now: Now<'_>, token: u32, n: usize, out: &mut Vec<u32>);
 
+    /// Fills `offer` and `out`, which arrive empty, with up to `max` tokens that it would quote if the stream went on with `guessed`. Gives nothing where it
+    /// does not quote.
+    fn graft(&self, _now: Now<'_>, _guessed: &[u32], _max: usize, _offer: &mut Offer, _out: &mut Vec<u32>) {}
+
     /// Learns the token that follows `now`. `scored`: the token is of a step, so a guess about it counts as right or wrong; a prompt is text of another kind.
     fn learn(&mut self, now: Now<'_>, token: u32, scored: bool);
 

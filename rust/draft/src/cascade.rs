@@ -247,6 +247,43 @@ impl DraftSource for Cascade {
         self.pending.truncate(if n == 0 { 0 } else { n + 1 });
     }
 
+    fn give_way(&mut self, extra: f64) {
+        self.pending.clear();
+        self.pending.push(extra);
+    }
+
+    /// The quotation whose first token is most likely; ties go to the candidate that stands first.
+    fn graft(
+        &mut self,
+        context: &[u32],
+        guessed: &[u32],
+        max: usize,
+        draft: &mut Draft,
+    ) -> Result<(), SourceError> {
+        if context.last().copied() != self.last {
+            return Ok(());
+        }
+        let now = Now { stream: &self.index, last: self.last };
+        let mut tokens = Vec::new();
+        for (at, candidate) in self.candidates.iter().enumerate() {
+            if at == CONVERSATION && !self.quotes {
+                continue;
+            }
+            tokens.clear();
+            self.trial.clear();
+            candidate.graft(now, guessed, max, &mut self.trial, &mut tokens);
+            if let Some(first) = self.trial.reach.first()
+                && draft.reach.first().is_none_or(|best| first > best)
+            {
+                draft.clear();
+                draft.tokens.extend_from_slice(&tokens);
+                draft.reach.extend_from_slice(&self.trial.reach);
+                draft.source = Some(candidate.name().clone());
+            }
+        }
+        Ok(())
+    }
+
     fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
         self.pending.clear();
         self.remember(None, history);

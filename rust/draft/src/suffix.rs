@@ -338,6 +338,28 @@ impl SuffixIndex {
         Some(())
     }
 
+    /// The state of the longest suffix of the stream and `guessed` that occurs in the stream before its end, and its length: where the stream would stand if
+    /// `guessed` had been appended, as far as earlier text is concerned.
+    pub(crate) fn foresee(&self, guessed: &[u32]) -> (u32, u32) {
+        let (mut state, mut len) = (self.match_node() | NODE, self.match_len() as u32);
+        for &token in guessed {
+            loop {
+                if let Some(next) = self.follow(state, token) {
+                    (state, len) = (next, len + 1);
+                    break;
+                }
+                match self.shorten(state) {
+                    Some((shorter, its)) => (state, len) = (shorter, its),
+                    None => {
+                        len = 0;
+                        break;
+                    }
+                }
+            }
+        }
+        (state, len)
+    }
+
     // What `frozen` reads: states by number, leaves and nodes alike.
 
     /// The state after `state` on `token`.

@@ -39,6 +39,14 @@ impl Candidate for Conversation {
         now.stream.draft(n, out);
     }
 
+    fn graft(&self, now: Now<'_>, guessed: &[u32], max: usize, offer: &mut Offer, out: &mut Vec<u32>) {
+        let (state, len) = now.stream.foresee(guessed);
+        if len as usize >= self.min_match {
+            out.extend(now.stream.after(state).take(max));
+            self.score.reach(len as usize, 1, out.len(), &mut offer.reach);
+        }
+    }
+
     fn learn(&mut self, now: Now<'_>, token: u32, scored: bool) {
         if scored && let Some(next) = now.stream.next_token() {
             self.score.record(now.stream.match_len(), next == token);

@@ -57,6 +57,15 @@ impl Candidate for Reference {
         self.index.draft(&self.cursor, n, out);
     }
 
+    fn graft(&self, _now: Now<'_>, guessed: &[u32], max: usize, offer: &mut Offer, out: &mut Vec<u32>) {
+        let mut cursor = self.cursor;
+        guessed.iter().for_each(|token| self.index.advance(&mut cursor, *token));
+        if cursor.match_len() >= self.min_match {
+            self.index.draft(&cursor, max, out);
+            self.score.reach(cursor.match_len(), 1, out.len(), &mut offer.reach);
+        }
+    }
+
     fn learn(&mut self, _now: Now<'_>, token: u32, scored: bool) {
         if scored && let Some(next) = self.index.next_token(&self.cursor) {
             self.score.record(self.cursor.match_len(), next == token);

@@ -186,7 +186,7 @@ impl Rig {
         costs: Costs,
     ) -> Watched {
         let (source, book) = hire(role, streams, self.model.config().n_vocab);
-        self.watched(Some(Speculation { source, gate, costs, max_draft }), Some(book))
+        self.watched(Some(Speculation { source, gate, costs, max_draft, drafters: Vec::new() }), Some(book))
     }
 
     /// Prompt and what plain decoding makes of it in so many tokens, without any stop: what a perfect source knows.

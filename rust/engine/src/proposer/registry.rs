@@ -1,0 +1,41 @@
+//! Which kinds of drafters there are: a name, which is the architecture that files of the kind state, and how one is loaded.
+
+use std::sync::Arc;
+
+use super::{Drafter, eagle3};
+use crate::error::{Error, Result};
+use crate::gguf::GgufFile;
+use crate::model::Model;
+use crate::model::keys::file_name;
+
+/// Told of bytes done and bytes in all; false stops.
+pub(super) type Progress<'p> = &'p mut (dyn FnMut(usize, usize) -> bool + Send);
+
+/// A kind of drafter.
+struct Kind {
+    name: &'static str,
+    load: fn(&GgufFile, &Arc<Model>, Progress<'_>) -> Result<Arc<dyn Drafter>>,
+}
+
+/// All kinds that come in files of their own, in the order in which errors list them.
+const KINDS: &[Kind] = &[Kind { name: eagle3::KIND, load: eagle3::load }];
+
+/// The names of all kinds.
+pub fn kinds() -> impl Iterator<Item = &'static str> {
+    KINDS.iter().map(|kind| kind.name)
+}
+
+/// Loads a drafter for `target`. `progress` gets bytes done and bytes in all; false stops the loading.
+///
+/// # Errors
+/// The file is of no known kind, is made for another model, is damaged, or memory or the disk failed.
+pub fn attach(file: &GgufFile, target: &Arc<Model>, progress: Progress<'_>) -> Result<Arc<dyn Drafter>> {
+    let found = file.metadata().need_str("general.architecture")?;
+    match KINDS.iter().find(|kind| kind.name == found) {
+        Some(kind) => (kind.load)(file, target, progress),
+        None => {
+            let known = kinds().collect::<Vec<_>>().join(", ");
+            Err(Error::NoDrafter { file: file_name(file), found: found.to_owned(), known })
+        }
+    }
+}
