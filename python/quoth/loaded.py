@@ -102,7 +102,7 @@ class LoadedModel(Resource):
             raise OptionsError(f"drafter is {shown(drafter)}, expected a file or a list of files")
         for one in several:
             attached = _core.Drafter(self._model, _core.GgufFile(Path(resolve(one))), progress)
-            kind = attached.description()["kind"]
+            kind: str = attached.description()["kind"]
             count = sum(1 for other in self._drafters.values() if other.description()["kind"] == kind)
             self._drafters[kind if count == 0 else f"{kind}-{count + 1}"] = attached
         self._children: WeakKeyDictionary[Resource, None] = WeakKeyDictionary()
@@ -152,8 +152,8 @@ class LoadedModel(Resource):
     def drafters(self) -> dict[str, dict[str, Any]]:
         """The attached drafters by name, each in numbers.
 
-        `kind n_layer n_draft taps weight_bytes lent_embedding lent_output load_ns`: its kind, its layers, the tokens that
-        it can draft, the layers of the model whose input it reads, bytes of its own weights, whether the model lends it
+        `kind n_layer n_draft taps weight_bytes lent_embedding lent_output load_ns`: its kind, its layers, the tokens
+        that it can draft, the layers of the model whose input it reads, bytes of its own weights, whether the model lends it
         the embedding and the output head, and what loading took.
         """
         return {name: dict(drafter.description()) for name, drafter in self._drafters.items()}
@@ -163,7 +163,7 @@ class LoadedModel(Resource):
         for name in () if names == "auto" else names:
             if name not in self._drafters:
                 known = ", ".join(self._drafters) or "none"
-                raise OptionsError(f"drafters names {shown(name)}, expected some that are attached to the model: {known}")
+                raise OptionsError(f"drafters names {shown(name)}, expected some attached to the model: {known}")
         return [one for name, one in self._drafters.items() if names == "auto" or name in names]
 
     @property

@@ -247,19 +247,13 @@ impl DraftSource for Cascade {
         self.pending.truncate(if n == 0 { 0 } else { n + 1 });
     }
 
-    fn give_way(&mut self, extra: f64) {
+    fn give_way(&mut self, extra: Option<f64>) {
         self.pending.clear();
-        self.pending.push(extra);
+        self.pending.extend(extra);
     }
 
     /// The quotation whose first token is most likely; ties go to the candidate that stands first.
-    fn graft(
-        &mut self,
-        context: &[u32],
-        guessed: &[u32],
-        max: usize,
-        draft: &mut Draft,
-    ) -> Result<(), SourceError> {
+    fn graft(&mut self, context: &[u32], guessed: &[u32], max: usize, draft: &mut Draft) -> Result<(), SourceError> {
         if context.last().copied() != self.last {
             return Ok(());
         }

@@ -7,8 +7,11 @@
 //!     level, which is how sure the drafter is of it.
 //! L2  The first guess takes other time than each further one: it catches up with what was committed since. Both follow what was timed, in ns; before
 //!     the first, and before a plain step was timed, a guess takes what its maker assumes.
-//! L3  Only verified tokens teach rates. A token that was not sampled, because a stop ended the step before it, teaches nothing.
+//! L3  Verified tokens teach the rates of their depth and level. A guess that was not verified teaches its depth the rate of its level: otherwise a lane whose
+//!     guesses are never sure enough would be asked again and again. A token that was not sampled, because a stop ended the step before it, teaches nothing.
 //! L4  A lane has a gate of its own, by its own cost: a lane that loses does not close the others.
+//! L5  A lane that nothing favours for `DOZE` steps, which are plain then, falls asleep: it learns nothing of what is committed. After `nap` such steps it
+//!     wakes and drafts a little, `TRIES` times, to see whether it should draft again. Each vain try doubles the nap, up to `MAX_NAP`.
 //!
 //! Cost: constant per guess.
 
@@ -26,6 +29,13 @@ const DEPTHS: usize = 8;
 /// What tokens of each level are right with, before any was verified: a little under what heads show, as for matches.
 const LEVEL_PRIOR: [f32; LEVELS] = [0.25, 0.3, 0.35, 0.42, 0.5, 0.6, 0.72, 0.85];
 const DEPTH_PRIOR: [f32; DEPTHS] = [0.45; DEPTHS];
+
+/// Plain steps after which a lane falls asleep, and after which it wakes the first time.
+const DOZE: u32 = 8;
+const FIRST_NAP: u32 = 64;
+const MAX_NAP: u32 = 1024;
+/// Drafts of a lane that has woken.
+const TRIES: u32 = 4;
 
 /// How much of a new time enters the running one.
 const TIME_STEP: f64 = 0.1;
@@ -52,6 +62,10 @@ pub(crate) struct Lane {
     each_ns: Option<f64>,
     depths: Rates<DEPTHS>,
     levels: Rates<LEVELS>,
+    /// Plain steps since it was favoured, the length of its nap, and tries since it woke (L5).
+    idle: u32,
+    nap: u32,
+    tries: u32,
     /// Whether the gate let it draft in this step.
     pub(crate) allowed: bool,
     /// Time of its guesses in this step, in ns, not entered yet.
@@ -71,6 +85,9 @@ impl Lane {
             each_ns: None,
             depths: Rates::new(DEPTH_PRIOR),
             levels: Rates::new(LEVEL_PRIOR),
+            idle: 0,
+            nap: FIRST_NAP,
+            tries: 0,
             allowed: false,
             spent_ns: 0,
             ns: 0,
@@ -80,6 +97,7 @@ impl Lane {
     /// Begins a request.
     pub(crate) fn begin_request(&mut self) {
         self.gate.begin_request();
+        self.favoured();
         self.ns = 0;
     }
 
@@ -90,7 +108,31 @@ impl Lane {
 
     /// Whether it may draft in the steps to come, so that it must know what is committed.
     pub(crate) fn listens(&self) -> bool {
-        self.failed.is_none() && self.gate.state() != GateState::Closed
+        let awake = self.idle < DOZE || self.idle >= self.nap;
+        self.failed.is_none() && self.gate.state() != GateState::Closed && awake
+    }
+
+    /// It is expected to gain.
+    pub(crate) fn favoured(&mut self) {
+        (self.idle, self.nap, self.tries) = (0, FIRST_NAP, 0);
+    }
+
+    /// The step would be plain, and the lane is not expected to gain.
+    pub(crate) fn passed_over(&mut self) {
+        self.idle = self.idle.saturating_add(1);
+    }
+
+    /// Whether it is to draft although nothing favours it.
+    pub(crate) fn tries(&self) -> bool {
+        self.idle >= self.nap || self.gate.state() == GateState::Probing
+    }
+
+    /// It drafts for that reason.
+    pub(crate) fn tried(&mut self) {
+        self.tries += 1;
+        if self.tries >= TRIES {
+            (self.idle, self.nap, self.tries) = (DOZE, (2 * self.nap).min(MAX_NAP), 0);
+        }
     }
 
     /// What its first guess of a step and each further one take, in plain steps of `plain_ns`.
@@ -118,6 +160,14 @@ impl Lane {
         // A thread that waited for the machine says nothing about guesses.
         let sample = time.map_or(sample, |old| sample.min(4.0 * old));
         *time = Some(time.map_or(sample, |old| old + TIME_STEP * (sample - old)));
+    }
+
+    /// Guesses of these levels, at this depth and the following ones, were not verified.
+    pub(crate) fn unverified(&mut self, depth: usize, levels: &[usize]) {
+        for (i, level) in levels.iter().enumerate() {
+            let chance = self.level_rate(*level) as f32;
+            self.depths.expect((depth + i).min(DEPTHS - 1), chance);
+        }
     }
 
     /// What became of its tokens: `levels` of those that it guessed itself, of which `accepted` were right and the next one was not, if it was `sampled`.

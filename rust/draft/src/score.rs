@@ -54,9 +54,13 @@ impl<const N: usize> Rates<N> {
     }
 
     pub(crate) fn record(&mut self, class: usize, right: bool) {
+        self.expect(class, if right { 1.0 } else { 0.0 });
+    }
+
+    /// Notes an observation that is itself a chance.
+    pub(crate) fn expect(&mut self, class: usize, chance: f32) {
         self.weights[class] = (self.weights[class] + 1).min(MEMORY);
-        let target = if right { 1.0 } else { 0.0 };
-        self.rates[class] += (target - self.rates[class]) / f32::from(self.weights[class]);
+        self.rates[class] += (chance - self.rates[class]) / f32::from(self.weights[class]);
     }
 }
 

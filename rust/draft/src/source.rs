@@ -139,11 +139,9 @@ pub trait DraftSource: Send {
     /// Says that only the first `n` tokens of the pending draft will be verified.
     fn truncate_pending(&mut self, _n: usize) {}
 
-    /// Says that a draft of another drafter is verified in place of the pending one, at `extra` plain steps above a plain step; `observe` then tells what was
-    /// committed on it.
-    fn give_way(&mut self, _extra: f64) {
-        self.truncate_pending(0);
-    }
+    /// Says that a draft of another drafter is verified in this step, at so many plain steps above a plain step; `observe` then tells what was committed on
+    /// it. `None`: it is not verified after all. A pending draft was given up before ([`Self::truncate_pending`]).
+    fn give_way(&mut self, _extra: Option<f64>) {}
 
     /// Fills `draft`, which arrives empty, with what the source would quote after `context` and `guessed`, tokens that another drafter guesses: up to `max`
     /// tokens, each with its chance. No quotation is a good answer. Nothing of this is pending.
@@ -189,16 +187,10 @@ impl<S: DraftSource> DraftSource for Arc<Mutex<S>> {
     fn truncate_pending(&mut self, n: usize) {
         locked(self).truncate_pending(n);
     }
-    fn give_way(&mut self, extra: f64) {
+    fn give_way(&mut self, extra: Option<f64>) {
         locked(self).give_way(extra);
     }
-    fn graft(
-        &mut self,
-        context: &[u32],
-        guessed: &[u32],
-        max: usize,
-        draft: &mut Draft,
-    ) -> Result<(), SourceError> {
+    fn graft(&mut self, context: &[u32], guessed: &[u32], max: usize, draft: &mut Draft) -> Result<(), SourceError> {
         locked(self).graft(context, guessed, max, draft)
     }
     fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {

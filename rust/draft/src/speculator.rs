@@ -10,7 +10,7 @@
 //!     the costs ([`crate::CostModel::observe`]) before the record, because the gate judges by the newest costs.
 //! U5  Lanes come between `propose` and `cut`: `ask` names the lane whose draft is expected to gain more than the source's, if any; `take` gets its guesses one
 //!     by one and says whether another one pays; `finish` chooses how many are verified, or the source's draft after all. Gains are those of `policy`, with
-//!     the time of guesses among the costs. A lane that nothing favours drafts a little every [`EXPLORE`] steps that would be plain, to learn whether it should.
+//!     the time of guesses among the costs.
 //! U6  Graft: behind each guess the source may quote ([`DraftSource::graft`]). A quotation takes the guesses' place where its next token is as likely as the
 //!     lane's, since it takes no time, and where no further guess pays.
 //!
@@ -61,9 +61,6 @@ pub struct Load {
     /// Cached tokens of this sequence.
     pub cached: usize,
 }
-
-/// Steps that would be plain, after which a lane that has not drafted in them drafts a little.
-const EXPLORE: u32 = 64;
 
 /// A lane that is to draft now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -124,8 +121,6 @@ pub struct Speculator {
     /// The source's draft while a lane drafts, and a quotation behind its guesses.
     quoted: Draft,
     graft: Draft,
-    /// Steps that would have been plain since a lane drafted last.
-    unexplored: u32,
     /// Top-k ids of the rows of this step, one row after the other, and how many each has.
     top: Vec<u32>,
     top_lens: Vec<usize>,
@@ -168,7 +163,6 @@ impl Speculator {
             levels: Vec::new(),
             quoted: Draft::default(),
             graft: Draft::default(),
-            unexplored: 0,
             top: Vec::new(),
             top_lens: Vec::new(),
         })
@@ -242,6 +236,8 @@ impl Speculator {
     pub fn drop_pending(&mut self) {
         if std::mem::take(&mut self.pending) {
             self.tell_cut(0);
+        } else if self.drafting.is_some() && self.disabled.is_none() {
+            self.source.give_way(None);
         }
     }
 
@@ -303,8 +299,8 @@ impl Speculator {
             if self.drafting.is_some() {
                 self.levels.truncate(n);
                 if n == 0 {
-                    self.drafting = None;
                     self.drop_pending();
+                    self.drafting = None;
                 }
             } else if self.pending {
                 self.tell_cut(n);
@@ -322,7 +318,6 @@ impl Speculator {
         let (plain_ns, worth) = self.worth();
         let quoted = self.rater.gain(&self.draft.reach, &self.extra);
         let plain = self.draft.is_empty() || quoted <= 0.0;
-        self.unexplored = if plain { self.unexplored.saturating_add(1) } else { self.unexplored };
         let mut best: Option<(f64, Asked)> = None;
         for (number, lane) in self.lanes.iter().enumerate().filter(|(i, lane)| lane.allowed && ready(*i)) {
             let most = lane.gate.budget(self.max_draft, &self.extra).min(self.most);
@@ -339,19 +334,24 @@ impl Speculator {
                 }
             }
             let ask = Ask { lane: number, most };
-            let explores = plain && (self.unexplored >= EXPLORE || lane.gate.state() == GateState::Probing);
             if gain > quoted.max(0.0) {
                 if best.is_none_or(|(leader, _)| gain > leader) {
                     best = Some((gain, Asked { ask, exploring: false }));
                 }
-            } else if explores && best.is_none() {
+            } else if plain && lane.tries() && best.is_none() {
                 let ask = Ask { most: most.min(least.max(2)), ..ask };
                 best = Some((0.0, Asked { ask, exploring: true }));
             }
         }
         self.asked = best.map(|(_, asked)| asked);
+        for (number, lane) in self.lanes.iter_mut().enumerate().filter(|(_, lane)| lane.allowed && plain) {
+            match self.asked {
+                Some(Asked { ask, exploring: false }) if ask.lane == number => lane.favoured(),
+                Some(Asked { ask, exploring: true }) if ask.lane == number => lane.tried(),
+                _ => lane.passed_over(),
+            }
+        }
         if self.asked.is_some() {
-            self.unexplored = 0;
             std::mem::swap(&mut self.draft, &mut self.quoted);
             self.draft.clear();
         }
@@ -439,19 +439,22 @@ impl Speculator {
         }
         if best == 0 || !exploring && best_gain < self.rater.gain(&self.quoted.reach, &self.extra) {
             std::mem::swap(&mut self.draft, &mut self.quoted);
+            self.lanes[number].unverified(0, &self.levels);
             self.levels.clear();
             return;
         }
         self.draft.truncate(best);
+        let verified = self.levels.len().min(best);
+        self.lanes[number].unverified(verified, &self.levels[verified..]);
         self.levels.truncate(best);
         self.draft.source = Some(self.lanes[number].name.clone());
-        self.drafting = Some(number);
         if self.disabled.is_none() {
             let (plain_ns, worth) = self.worth();
             let guesses = self.lanes[number].cost(plain_ns).of(self.levels.len()) * worth;
-            self.source.give_way(self.extra[best] + guesses);
-            self.pending = true;
+            self.drop_pending();
+            self.source.give_way(Some(self.extra[best] + guesses));
         }
+        self.drafting = Some(number);
     }
 
     /// The draft of this step.
@@ -548,11 +551,14 @@ impl Speculator {
         }
         if !self.lanes.is_empty() {
             // The one name that stands for all says nothing beside others, unless it drafted.
-            sources.retain(|source| source.drafts > 0 || !self.ledger.is_unnamed(&source.name) || source.reason.is_some());
+            sources
+                .retain(|source| source.drafts > 0 || !self.ledger.is_unnamed(&source.name) || source.reason.is_some());
         }
         for lane in &self.lanes {
             let closed = (lane.gate.state() == GateState::Closed).then(|| lane.gate.stats().reason).flatten();
-            let reason = lane.failed.clone().or(closed.map(|reason| format!("does not pay: {reason}")));
+            let asleep = (!lane.listens()).then(|| "no gain is expected on this text".to_owned());
+            let idle = closed.map(|reason| reason.to_string()).or(asleep);
+            let reason = lane.failed.clone().or(idle.map(|reason| format!("does not pay: {reason}")));
             let part = Part { name: lane.name.clone(), shut: reason };
             sources.retain(|source| source.name != lane.name);
             let own = self.ledger.stats(vec![part]).into_iter().find(|own| own.name == lane.name);

@@ -46,7 +46,9 @@ impl Drafter {
         let path = file.file.paths().next().map(PathBuf::from).unwrap_or_default();
         let raised = Mutex::new(None);
         let drafter = guarded(py, &raised, || {
-            proposer::attach(&file.file, &target, &mut |done, total| callback::progress(&progress, &raised, done, total))
+            proposer::attach(&file.file, &target, &mut |done, total| {
+                callback::progress(&progress, &raised, done, total)
+            })
         })?;
         Ok(Drafter { drafter, target, path })
     }
@@ -85,7 +87,9 @@ impl Drafter {
         let (tokens, kind) = (convert::tokens(tokens)?, kv_kind(py, kv_type)?);
         let (n_embd, layers) = (self.target.config().n_embd, self.drafter.taps());
         let given = match &hidden {
-            Some(rows) if rows.shape() == [layers.len(), tokens.len(), n_embd] => Some(rows.as_array().iter().copied().collect::<Vec<_>>()),
+            Some(rows) if rows.shape() == [layers.len(), tokens.len(), n_embd] => {
+                Some(rows.as_array().iter().copied().collect::<Vec<_>>())
+            }
             Some(rows) => {
                 let expected = [layers.len(), tokens.len(), n_embd];
                 return Err(options(py, format!("hidden has shape {:?}, expected {expected:?}", rows.shape())));
@@ -105,7 +109,11 @@ impl Drafter {
             Ok(numpy::PyArray1::from_vec(py, values).reshape([rows, width])?.unbind())
         };
         let n_draft = self.drafter.description().n_draft;
-        Ok(DrafterTrace { logits: array(trace.logits, n_draft)?, states: array(trace.states, n_embd)?, guesses: trace.guesses })
+        Ok(DrafterTrace {
+            logits: array(trace.logits, n_draft)?,
+            states: array(trace.states, n_embd)?,
+            guesses: trace.guesses,
+        })
     }
 }
 

@@ -74,8 +74,13 @@ impl Speculation {
         }
         let refused = |e: OptionsError| Error::Option { what: e.option, found: e.found, expected: e.expected };
         let mut speculator = Speculator::new(self.source, self.gate, self.costs, self.max_draft).map_err(refused)?;
-        for drafter in &self.drafters {
-            speculator.add_lane(drafter.description().kind.into(), drafter.assumed_cost());
+        for (i, drafter) in self.drafters.iter().enumerate() {
+            let kind = drafter.description().kind;
+            let name = match self.drafters[..i].iter().filter(|other| other.description().kind == kind).count() {
+                0 => kind.into(),
+                n => format!("{kind}-{}", n + 1).into(),
+            };
+            speculator.add_lane(name, drafter.assumed_cost());
         }
         Ok(speculator)
     }

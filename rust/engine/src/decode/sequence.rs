@@ -391,7 +391,15 @@ impl Sequence {
             let tokens: Vec<u32> = self.history[self.state.len()..].iter().take(prompt_rows).copied().collect();
             let rows = if tokens.len() == self.unread() { Want::Last } else { Want::None };
             self.in_step = true;
-            return Move::Forward(Box::new(Plan { turn, tokens, rows, greedy, prompt: true, draft_ns: 0, guess_ns: 0 }));
+            return Move::Forward(Box::new(Plan {
+                turn,
+                tokens,
+                rows,
+                greedy,
+                prompt: true,
+                draft_ns: 0,
+                guess_ns: 0,
+            }));
         }
         let start = clock.now_ns();
         let mut tokens: Vec<u32> = self.history.last().copied().into_iter().collect();
@@ -693,11 +701,7 @@ impl Sequence {
 }
 
 /// The speculator and the proposers of a sequence.
-fn drafting(
-    speculation: Option<Speculation>,
-    model: &Model,
-    kind: KvKind,
-) -> Result<(Option<Speculator>, Attached)> {
+fn drafting(speculation: Option<Speculation>, model: &Model, kind: KvKind) -> Result<(Option<Speculator>, Attached)> {
     let Some(speculation) = speculation else { return Ok((None, Attached::default())) };
     let attached = Attached::new(&speculation.drafters, model, kind)?;
     Ok((Some(speculation.speculator()?), attached))

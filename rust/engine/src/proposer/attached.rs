@@ -126,9 +126,4 @@ impl Attached {
         }
         Ok(())
     }
-
-    /// Bytes that the proposers keep.
-    pub(crate) fn memory_bytes(&self) -> usize {
-        self.all.iter().map(|one| one.proposer.memory_bytes()).sum()
-    }
 }

@@ -28,6 +28,7 @@ use super::{Description, Drafter, Guess, Hidden, Kept, Proposer, Trace};
 use crate::error::{Error, Result};
 use crate::gguf::GgufFile;
 use crate::limits;
+use crate::model::Model;
 use crate::model::config::Config;
 use crate::model::family::EAGLE3;
 use crate::model::forward::{Output, Row, Scratch};
@@ -35,7 +36,6 @@ use crate::model::keys::{Asked, Keys, file_name};
 use crate::model::load::{Matrix, Plan};
 use crate::model::rows::Own;
 use crate::model::weights::{Layer, Weights};
-use crate::model::Model;
 use crate::state::State;
 
 pub(super) const KIND: &str = "eagle3";
@@ -87,7 +87,7 @@ pub(super) fn load(file: &GgufFile, target: &Arc<Model>, progress: Progress<'_>)
     }
     let taps = keys.need_layers("target_layers")?;
     if let Some(layer) = taps.iter().find(|layer| **layer > target.config().n_layer()) {
-        return other("the input of layer", layer.to_string(), format!("layers 0 to {}", target.config().n_layer() - 1));
+        return other("the input of layer", layer.to_string(), format!("layers 0 to {}", target.config().n_layer()));
     }
     if keys.flag("norm_before_fc")? {
         return Err(keys.unsupported("norm_before_fc", "true", "false"));
@@ -130,8 +130,7 @@ pub(super) fn load(file: &GgufFile, target: &Arc<Model>, progress: Progress<'_>)
         false => None,
     };
     let output_norm = plan.vector("output_norm.weight", n_embd)?;
-    let weights =
-        Weights { embedding, per_layer: None, layers: vec![layer], output_norm, output, rope_factors: None };
+    let weights = Weights { embedding, per_layer: None, layers: vec![layer], output_norm, output, rope_factors: None };
     let mut config = config;
     if embedding.is_lent() {
         config.embed_scale = target.config().embed_scale;

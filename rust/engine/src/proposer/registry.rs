@@ -11,10 +11,13 @@ use crate::model::keys::file_name;
 /// Told of bytes done and bytes in all; false stops.
 pub(super) type Progress<'p> = &'p mut (dyn FnMut(usize, usize) -> bool + Send);
 
+/// Loads a drafter of one kind.
+type Load = fn(&GgufFile, &Arc<Model>, Progress<'_>) -> Result<Arc<dyn Drafter>>;
+
 /// A kind of drafter.
 struct Kind {
     name: &'static str,
-    load: fn(&GgufFile, &Arc<Model>, Progress<'_>) -> Result<Arc<dyn Drafter>>,
+    load: Load,
 }
 
 /// All kinds that come in files of their own, in the order in which errors list them.

@@ -98,8 +98,10 @@ mod tests {
 
     /// Rows of two layers of two numbers: 100 · layer + position, twice.
     fn settle(rows: &mut Rows, history: &[u32], first: usize, n: usize) {
-        let values: Vec<f32> =
-            (0..2).flat_map(|layer| (0..n).map(move |i| (100 * layer + first + i) as f32)).flat_map(|v| [v, v]).collect();
+        let values: Vec<f32> = (0..2)
+            .flat_map(|layer| (0..n).map(move |i| (100 * layer + first + i) as f32))
+            .flat_map(|v| [v, v])
+            .collect();
         rows.settle(Kept { history, first, n, hidden: Hidden { values: &values, stride: n, n_embd: 2 } });
     }
 
@@ -127,6 +129,10 @@ mod tests {
         assert_eq!(rows.hidden(0), [8.0, 8.0, 108.0, 108.0]);
         assert_eq!((rows.rewind(2), rows.waiting()), (2, 0));
         settle(&mut rows, &history, 1, 1);
-        assert_eq!((rows.rewind(9), rows.positions(1)), (1, &[1][..]), "a position that comes again replaces what came from it on");
+        assert_eq!(
+            (rows.rewind(9), rows.positions(1)),
+            (1, &[1][..]),
+            "a position that comes again replaces what came from it on"
+        );
     }
 }
