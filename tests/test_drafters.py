@@ -52,9 +52,9 @@ def test_a_head_equals_a_plain_computation(tiny: Path, tmp_path: Path, n_draft: 
     found = attached(model).trace(tokens, "f32", hidden, 5)
     embedding, output = plain_tensor(tiny, "token_embd.weight"), plain_tensor(tiny, "output.weight")
     logits, streams, guesses = head.trace(tokens, hidden.astype(np.float64), embedding, output, 5)
-    assert np.abs(found.logits - logits).max() < CLOSE
-    assert np.abs(found.states - streams).max() < CLOSE
-    assert found.guesses == guesses
+    assert np.abs(found["logits"] - logits).max() < CLOSE
+    assert np.abs(found["states"] - streams).max() < CLOSE
+    assert found["guesses"] == guesses
 
 
 def test_wiring_that_is_wrong_is_seen(tiny: Path, tmp_path: Path) -> None:
@@ -66,7 +66,9 @@ def test_wiring_that_is_wrong_is_seen(tiny: Path, tmp_path: Path) -> None:
     def distance(other: Head) -> float:
         wrong = other.write(tmp_path / "wrong.gguf")
         return float(
-            np.abs(attached(quoth.Model(tiny, drafter=wrong)).trace(tokens, "f32", None, 3).logits - rows.logits).max()
+            np.abs(
+                attached(quoth.Model(tiny, drafter=wrong)).trace(tokens, "f32", None, 3)["logits"] - rows["logits"]
+            ).max()
         )
 
     assert distance(head) == 0
@@ -89,8 +91,8 @@ def test_a_head_equals_the_random_fixture(shared_dir: Path) -> None:
     gold = np.load(folder / "qwen3-eagle3.draft.npz")
     for n in (17, 96):
         found = attached(model).trace(gold[f"tokens_{n}"], "f32", None, 1)
-        assert np.abs(found.logits - gold[f"torch_draft_logits_{n}"]).max() < CLOSE
-        assert np.abs(found.states[-4:] - gold[f"torch_prenorm_{n}"]).max() < CLOSE
+        assert np.abs(found["logits"] - gold[f"torch_draft_logits_{n}"]).max() < CLOSE
+        assert np.abs(found["states"][-4:] - gold[f"torch_prenorm_{n}"]).max() < CLOSE
 
 
 @pytest.mark.slow
@@ -102,19 +104,19 @@ def test_a_trained_head_equals_its_golden_rows_and_chains(shared_dir: Path, smol
     for i in range(3):
         hidden = np.ascontiguousarray(gold[f"features_{i}"].transpose(1, 0, 2))
         found = attached(model).trace(gold[f"tokens_{i}"], "f32", hidden, 4)
-        assert found.guesses == gold[f"chain_tokens_{i}"].tolist()
+        assert found["guesses"] == gold[f"chain_tokens_{i}"].tolist()
         n = len(gold[f"tokens_{i}"]) - 1
-        best = gold["d2t_absolute"][found.logits[:n].argmax(axis=1)]
+        best = gold["d2t_absolute"][found["logits"][:n].argmax(axis=1)]
         same = np.mean(best == gold[f"argmax_rows_{i}"])
         if kind == "F16":
-            assert np.abs(found.logits[n - 8 : n] - gold[f"logits_rows_last8_{i}"]).max() < 0.03
-            assert np.abs(found.logits[n - 1 :] - gold[f"chain_logits_{i}"]).max() < 0.03
+            assert np.abs(found["logits"][n - 8 : n] - gold[f"logits_rows_last8_{i}"]).max() < 0.03
+            assert np.abs(found["logits"][n - 1 :] - gold[f"chain_logits_{i}"]).max() < 0.03
             assert same == 1
         else:
             # 8-bit weights and activations: llama.cpp keeps 95 to 98 % of the best tokens on quantized files.
             assert same > 0.9
         # With the model's own hidden rows, which its quantized activations move, the chains stay.
-        assert attached(model).trace(gold[f"tokens_{i}"], "f32", None, 4).guesses == found.guesses
+        assert attached(model).trace(gold[f"tokens_{i}"], "f32", None, 4)["guesses"] == found["guesses"]
 
 
 def test_text_is_the_same_with_a_drafter_and_its_figures_are_told(tmp_path: Path) -> None:
@@ -192,7 +194,7 @@ def test_inspect_says_what_a_drafter_is_made_for_and_whether_it_fits(run_quoth: 
 
 def test_generate_takes_a_drafter_and_tells_what_it_did(run_quoth: Run, tmp_path: Path) -> None:
     path, head = tiny_path(), Head.random(64, 97).write(tmp_path / "head.gguf")
-    options = ("generate", path, "--raw", "-p", "the end", "-n", "40")
+    options = ("generate", path, "--raw", "--special", "-p", "<|im_end|><|im_end|>", "-n", "40")
     plain, drafting = run_quoth(*options, "--no-spec"), run_quoth(*options, "--drafter", head, "--stats")
     assert plain.code == drafting.code == 0, drafting.err
     assert plain.out == drafting.out

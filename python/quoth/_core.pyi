@@ -66,6 +66,21 @@ class _Config(TypedDict):
     n_expert: int
     n_expert_used: int
 
+class _Drafter(TypedDict):
+    kind: str
+    n_layer: int
+    n_draft: int
+    taps: list[int]
+    weight_bytes: int
+    lent_embedding: bool
+    lent_output: bool
+    load_ns: int
+
+class _Trace(TypedDict):
+    logits: NDArray[np.float32]
+    states: NDArray[np.float32]
+    guesses: list[int]
+
 @final
 class GgufFile:
     """An open file: metadata by key, tensors by description."""
@@ -161,16 +176,8 @@ class Drafter:
 
     def __new__(cls, model: Model, file: GgufFile, progress: _Progress | None) -> Drafter: ...
     path: Final[Path]
-    def description(self) -> dict[str, Any]: ...
-    def trace(self, tokens: _Tokens, kv_type: str, hidden: NDArray[np.float32] | None, chain: int) -> DrafterTrace: ...
-
-@final
-class DrafterTrace:
-    """What a drafter makes of a text, row by row, and the guesses after it."""
-
-    logits: Final[NDArray[np.float32]]
-    states: Final[NDArray[np.float32]]
-    guesses: Final[list[int]]
+    def description(self) -> _Drafter: ...
+    def trace(self, tokens: _Tokens, kv_type: str, hidden: NDArray[np.float32] | None, chain: int) -> _Trace: ...
 
 @final
 class Step:

@@ -153,8 +153,8 @@ class LoadedModel(Resource):
         """The attached drafters by name, each in numbers.
 
         `kind n_layer n_draft taps weight_bytes lent_embedding lent_output load_ns`: its kind, its layers, the tokens
-        that it can draft, the layers of the model whose input it reads, bytes of its own weights, whether the model lends it
-        the embedding and the output head, and what loading took.
+        that it can draft, the layers of the model whose input it reads, bytes of its own weights, whether the model
+        lends it the embedding and the output head, and what loading took.
         """
         return {name: dict(drafter.description()) for name, drafter in self._drafters.items()}
 

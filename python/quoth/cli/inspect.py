@@ -93,7 +93,8 @@ def inspect(
         )
     else:
         facts["supported"] = _fits(path, target)
-    if facts["supported"].ok and not facts["tokenizer"]["ok"]:
+    # A drafter's text is its model's.
+    if facts["drafter"] is None and facts["supported"].ok and not facts["tokenizer"]["ok"]:
         facts["supported"] = Verdict(False, f"text cannot be used: {facts['tokenizer']['why']}")
     if facts["supported"].ok and "why" in facts["sampling"]:
         facts["supported"] = Verdict(False, facts["sampling"]["why"])

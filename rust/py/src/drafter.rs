@@ -23,14 +23,6 @@ pub(crate) struct Drafter {
     path: PathBuf,
 }
 
-/// What a drafter makes of a text.
-#[pyclass(module = "quoth._core", frozen, get_all)]
-pub(crate) struct DrafterTrace {
-    logits: Py<PyArray2<f32>>,
-    states: Py<PyArray2<f32>>,
-    guesses: Vec<u32>,
-}
-
 /// Kinds of drafters that come in files of their own.
 #[pyfunction]
 pub(crate) fn drafter_kinds() -> Vec<&'static str> {
@@ -76,14 +68,14 @@ impl Drafter {
 
     /// What it makes of a text and `chain` guesses after it; hidden rows are those given, `[layers][tokens][n_embd]`, or the model's own.
     #[pyo3(signature = (tokens, kv_type, hidden, chain))]
-    fn trace(
+    fn trace<'py>(
         &self,
-        py: Python<'_>,
-        tokens: &Bound<'_, PyAny>,
+        py: Python<'py>,
+        tokens: &Bound<'py, PyAny>,
         kv_type: &str,
-        hidden: Option<PyReadonlyArray3<'_, f32>>,
+        hidden: Option<PyReadonlyArray3<'py, f32>>,
         chain: usize,
-    ) -> PyResult<DrafterTrace> {
+    ) -> PyResult<Bound<'py, PyDict>> {
         let (tokens, kind) = (convert::tokens(tokens)?, kv_kind(py, kv_type)?);
         let (n_embd, layers) = (self.target.config().n_embd, self.drafter.taps());
         let given = match &hidden {
@@ -109,11 +101,11 @@ impl Drafter {
             Ok(numpy::PyArray1::from_vec(py, values).reshape([rows, width])?.unbind())
         };
         let n_draft = self.drafter.description().n_draft;
-        Ok(DrafterTrace {
-            logits: array(trace.logits, n_draft)?,
-            states: array(trace.states, n_embd)?,
-            guesses: trace.guesses,
-        })
+        let dict = PyDict::new(py);
+        dict.set_item("logits", array(trace.logits, n_draft)?)?;
+        dict.set_item("states", array(trace.states, n_embd)?)?;
+        dict.set_item("guesses", trace.guesses)?;
+        Ok(dict)
     }
 }
 

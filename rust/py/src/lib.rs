@@ -28,7 +28,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<decoder::Decoder>()?;
     m.add_class::<draft::DraftIndex>()?;
     m.add_class::<drafter::Drafter>()?;
-    m.add_class::<drafter::DrafterTrace>()?;
     m.add_class::<results::Step>()?;
     m.add_class::<results::Finish>()?;
     m.add_class::<results::TokenLogprobs>()?;
