@@ -160,7 +160,8 @@ def test_what_does_not_fit_is_refused_by_both_sides(tmp_path: Path) -> None:
     assert "a drafter with a target's hidden size of 128 does not fit the model, which has 64" in refused(wide)
     deep = Head(head.tensors, (1, 0, 33), False, 97).write(tmp_path / "deep.gguf")
     assert "a drafter with the input of layer 33 does not fit the model, which has layers 0 to 2" in refused(deep)
-    assert "architecture `llama` is no drafter, expected one of eagle3" in refused(path)
+    more = tiny_path(n_vocab=120)
+    assert refused(more) == f"{more}: a drafter with a vocabulary of 120 does not fit the model, which has 97"
     strange = head.write(tmp_path / "strange.gguf", norm_before_fc=True)
     assert "key `eagle3.norm_before_fc` is true, expected false" in refused(strange)
     with pytest.raises(quoth.OptionsError, match="drafter is 7, expected a file or a list of files"):
@@ -202,3 +203,19 @@ def test_generate_takes_a_drafter_and_tells_what_it_did(run_quoth: Run, tmp_path
     refused = run_quoth(*options, "--drafter", head, "--no-spec")
     assert refused.code == 2
     assert "--ref, --drafter and --max-draft do not go with --no-spec" in refused.err
+
+
+def test_a_smaller_model_drafts_and_changes_no_token() -> None:
+    path, small = tiny_path(), tiny_path("Q4_0", seed=3)
+    model = quoth.Model(path, drafter=[path, small])
+    assert [one["kind"] for one in model.drafters.values()] == ["model", "model"]
+    assert list(model.drafters) == ["model", "model-2"]
+    plain = model.decoder(sampling=quoth.Sampling(), speculation=None).generate([20, 21, 22], max_tokens=80)
+    for names in (["model"], ["model-2"], "auto"):
+        found = model.decoder(sampling=quoth.Sampling(), speculation=quoth.Speculation(drafters=names)).generate(
+            [20, 21, 22], max_tokens=80
+        )
+        assert found.tokens == plain.tokens
+        assert set(found.stats.sources) - {"conversation", "recycling"} == set(
+            model.drafters if names == "auto" else names
+        )

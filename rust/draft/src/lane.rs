@@ -101,8 +101,9 @@ impl Lane {
         self.ns = 0;
     }
 
-    /// Asks the gate, once a step.
+    /// Asks the gate, once a step. Time that it has spent before, on a prompt, is no step's.
     pub(crate) fn ask(&mut self) {
+        self.spent_ns = 0;
         self.allowed = self.failed.is_none() && self.gate.allows();
     }
 

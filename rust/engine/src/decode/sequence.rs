@@ -496,12 +496,16 @@ impl Sequence {
         if !self.attached.is_tapped() {
             return 0;
         }
-        let start = clock.now_ns();
         let n = self.state.len().saturating_sub(first);
-        for (lane, error) in self.attached.settle(&self.history, first, n) {
-            speculator.fail_lane(lane, error.to_string());
+        let mut all = 0;
+        for taught in self.attached.settle(&self.history, first, n, clock) {
+            all += taught.ns;
+            speculator.lane_worked(taught.number, taught.ns);
+            if let Some(error) = taught.failed {
+                speculator.fail_lane(taught.number, error.to_string());
+            }
         }
-        clock.now_ns() - start
+        all
     }
 
     fn commit_prompt(

@@ -31,6 +31,7 @@ use std::time::Instant;
 
 use quoth_kernels::KernelSet;
 use quoth_kernels::matmul::Panels;
+use xxhash_rust::xxh3::Xxh3;
 
 pub use config::Config;
 pub use family::supported;
@@ -71,6 +72,16 @@ pub struct Model {
     n_ctx: usize,
     load_ns: u64,
     digest: OnceLock<u128>,
+    tokens: Tokens,
+}
+
+/// What tells one vocabulary from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tokens {
+    /// How many there are.
+    pub(crate) count: usize,
+    /// XXH3 of all texts, in order.
+    digest: u64,
 }
 
 impl std::fmt::Debug for Model {
@@ -118,7 +129,21 @@ impl Model {
         let load_ns = start.elapsed().as_nanos() as u64;
         let (kv_meter, digest) = (Arc::default(), OnceLock::new());
         let lender = None;
-        Ok(Arc::new(Model { config, weights, arena, lender, ropes, pool, kv_meter, set, n_ctx, load_ns, digest }))
+        let tokens = Model::tokens_of(file)?;
+        Ok(Arc::new(Model {
+            config,
+            weights,
+            arena,
+            lender,
+            ropes,
+            pool,
+            kv_meter,
+            set,
+            n_ctx,
+            load_ns,
+            digest,
+            tokens,
+        }))
     }
 
     /// Loads what `plan` asked for as the layers of a drafter for `target`: they run on its threads, for contexts of its length, and use the matrices that it
@@ -138,7 +163,26 @@ impl Model {
         let ropes = config.ropes.iter().map(|rope| RopeTable::new(rope, factors, n_ctx)).collect();
         let load_ns = start.elapsed().as_nanos() as u64;
         let (kv_meter, digest, lender) = (Arc::default(), OnceLock::new(), Some(target.clone()));
-        Ok(Model { config, weights, arena, lender, ropes, pool, kv_meter, set, n_ctx, load_ns, digest })
+        let tokens = target.tokens;
+        Ok(Model { config, weights, arena, lender, ropes, pool, kv_meter, set, n_ctx, load_ns, digest, tokens })
+    }
+
+    /// The vocabulary of a file.
+    pub(crate) fn tokens_of(file: &GgufFile) -> Result<Tokens> {
+        let mut hash = Xxh3::new();
+        let texts = file.metadata().get_array_str("tokenizer.ggml.tokens")?;
+        let mut count = 0;
+        for text in texts.iter().flat_map(|texts| texts.iter()) {
+            hash.update(&(text.len() as u64).to_le_bytes());
+            hash.update(text);
+            count += 1;
+        }
+        Ok(Tokens { count, digest: hash.digest() })
+    }
+
+    /// Its vocabulary.
+    pub(crate) fn tokens(&self) -> Tokens {
+        self.tokens
     }
 
     /// The panels of a matrix, its own or lent.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 use quoth_kernels::attend::KvKind;
 
 use super::{Drafter, Guess, Hidden, Kept, Proposer};
+use crate::decode::Clock;
 use crate::error::{Error, Result};
 use crate::model::{Model, Taps};
 
@@ -19,6 +20,16 @@ struct One {
     proposer: Box<dyn Proposer>,
     /// Where its layers begin among those of this forward; `None`: nothing is copied for it.
     tapped: Option<usize>,
+}
+
+/// A proposer that was told of kept positions.
+pub(crate) struct Taught {
+    /// Its number.
+    pub(crate) number: usize,
+    /// What that took.
+    pub(crate) ns: u64,
+    /// Why it cannot go on, if so.
+    pub(crate) failed: Option<Error>,
 }
 
 /// See the module.
@@ -76,19 +87,19 @@ impl Attached {
         Taps { layers: &self.layers, out: &mut self.hidden[..n] }
     }
 
-    /// Tells proposers of `n` kept positions from `first` on, the first ones of the forward. Gives those that failed.
-    pub(crate) fn settle(&mut self, history: &[u32], first: usize, n: usize) -> Vec<(usize, Error)> {
-        let mut failed = Vec::new();
+    /// Tells proposers of `n` kept positions from `first` on, the first ones of the forward.
+    pub(crate) fn settle(&mut self, history: &[u32], first: usize, n: usize, clock: &mut dyn Clock) -> Vec<Taught> {
+        let mut taught = Vec::new();
         let size = self.tokens * self.n_embd;
         for (i, one) in self.all.iter_mut().enumerate() {
             let Some(at) = one.tapped.take().filter(|_| n > 0) else { continue };
             let values = &self.hidden[at * size..(at + one.drafter.taps().len()) * size];
             let hidden = Hidden { values, stride: self.tokens, n_embd: self.n_embd };
-            if let Err(error) = one.proposer.settle(Kept { history, first, n, hidden }) {
-                failed.push((i, error));
-            }
+            let start = clock.now_ns();
+            let failed = one.proposer.settle(Kept { history, first, n, hidden }).err();
+            taught.push(Taught { number: i, ns: clock.now_ns() - start, failed });
         }
-        failed
+        taught
     }
 
     /// The forward gave nothing.

@@ -11,6 +11,7 @@
 //! | `registry` | which kinds there are, and which one a file is |
 //! | `rows` | the rows that wait for a head, and the positions of those that its cache holds |
 //! | `eagle3` | EAGLE-3 heads: one layer that reads token and hidden row, drafting one token after another |
+//! | `model` | a smaller model with the same vocabulary |
 //! | `attached` | the proposers of one sequence: which hidden rows a forward copies for them |
 //!
 //! - **R1** A proposer decides what is guessed, never what is committed (I6). One that fails is not asked again, and the reason is told.
@@ -22,6 +23,7 @@
 
 mod attached;
 mod eagle3;
+mod model;
 mod registry;
 mod rows;
 

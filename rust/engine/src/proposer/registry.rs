@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Drafter, eagle3};
+use super::{Drafter, eagle3, model};
 use crate::error::{Error, Result};
 use crate::gguf::GgufFile;
-use crate::model::Model;
 use crate::model::keys::file_name;
+use crate::model::{Model, supported};
 
 /// Told of bytes done and bytes in all; false stops.
 pub(super) type Progress<'p> = &'p mut (dyn FnMut(usize, usize) -> bool + Send);
@@ -20,10 +20,10 @@ struct Kind {
     load: Load,
 }
 
-/// All kinds that come in files of their own, in the order in which errors list them.
+/// All kinds whose files are nothing else, in the order in which errors list them. Files of models are drafters of kind `model`.
 const KINDS: &[Kind] = &[Kind { name: eagle3::KIND, load: eagle3::load }];
 
-/// The names of all kinds.
+/// The architectures that only drafters have.
 pub fn kinds() -> impl Iterator<Item = &'static str> {
     KINDS.iter().map(|kind| kind.name)
 }
@@ -36,8 +36,9 @@ pub fn attach(file: &GgufFile, target: &Arc<Model>, progress: Progress<'_>) -> R
     let found = file.metadata().need_str("general.architecture")?;
     match KINDS.iter().find(|kind| kind.name == found) {
         Some(kind) => (kind.load)(file, target, progress),
+        None if supported().any(|arch| arch == found) => model::load(file, target, progress),
         None => {
-            let known = kinds().collect::<Vec<_>>().join(", ");
+            let known = kinds().chain(supported()).collect::<Vec<_>>().join(", ");
             Err(Error::NoDrafter { file: file_name(file), found: found.to_owned(), known })
         }
     }

@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use quoth_draft::{CostPoint, CostTable, Gate, GateOptions};
 use quoth_engine::decode::{Engine, Request, Sequence, Speculation};
+use quoth_engine::gguf::GgufFile;
+use quoth_engine::gguf::testing::GgufBuilder;
 use quoth_engine::proposer::{Drafter, Hidden, attach, hidden_rows};
 use quoth_engine::sample::Sampling;
 use quoth_engine::vocab::StopSet;
@@ -13,7 +15,7 @@ use quoth_kernels::{Format, KernelSet};
 
 use crate::cast::{Method, Role, hire};
 use crate::heads::{HeadSpec, PARTS, Part, Player};
-use crate::models::{Dice, Spec};
+use crate::models::{Dice, Made, Spec};
 use crate::rig::{Mishap, Rig, Run, Watched, assert_same_run, free, open_gate, request, uninterrupted, warm};
 
 fn assert_kept_their_side(players: &[Arc<Player>], what: &str) {
@@ -72,7 +74,7 @@ fn streams_are_plain_ones_whatever_a_drafter_guesses_beside_any_source() {
             let mut other = rig.attended(role, &known, 6, vec![player.clone()]);
             let what = format!("{part:?} beside {role:?}, greedy {greedy}");
             converse(&mut rig.plain(), &mut other, &streams, &what);
-            assert_kept_their_side(&[player.clone()], &what);
+            assert_kept_their_side(std::slice::from_ref(&player), &what);
             let asked = player.book.lock().unwrap().asked;
             assert!(asked > 2 || role != Role::Silent, "{what}: asked {asked} times");
         }
@@ -83,7 +85,7 @@ fn streams_are_plain_ones_whatever_a_drafter_guesses_beside_any_source() {
 fn a_perfect_drafter_is_used_and_its_tokens_are_counted_by_depth() {
     let rig = Rig::tiny(200, Sampling::default());
     let stream = rig.stream(&Dice(3).tokens(20, 97), 80);
-    let player = Player::new(Part::Perfect, &[stream.clone()], &rig.model, rig.kind);
+    let player = Player::new(Part::Perfect, std::slice::from_ref(&stream), &rig.model, rig.kind);
     let mut other = rig.attended(Role::Silent, &[], 6, vec![player]);
     other.run(&stream[..20], request(60));
     let stats = other.decoder.stats();
@@ -102,7 +104,7 @@ fn a_drafter_that_fails_is_asked_no_more_and_the_reason_is_told() {
     for part in [Part::FailsToGuess(2), Part::FailsToLearn(2)] {
         let rig = Rig::tiny(200, Sampling::default());
         let stream = rig.stream(&Dice(3).tokens(20, 97), 80);
-        let player = Player::new(part, &[stream.clone()], &rig.model, rig.kind);
+        let player = Player::new(part, std::slice::from_ref(&stream), &rig.model, rig.kind);
         let mut other = rig.attended(Role::Silent, &[], 6, vec![player.clone()]);
         other.run(&stream[..20], request(60));
         let speculation = other.decoder.speculation_stats().unwrap();
@@ -142,7 +144,7 @@ fn a_step_that_fails_at_any_part_leaves_proposers_with_committed_rows_only() {
 fn a_fork_takes_over_what_the_drafters_know() {
     let rig = Rig::tiny(200, Sampling::default());
     let stream = rig.stream(&Dice(3).tokens(20, 97), 90);
-    let player = Player::new(Part::Perfect, &[stream.clone()], &rig.model, rig.kind);
+    let player = Player::new(Part::Perfect, std::slice::from_ref(&stream), &rig.model, rig.kind);
     let mut other = rig.attended(Role::Silent, &[], 6, vec![player.clone()]);
     let mut run = Run::default();
     run.take(other.begin(&stream[..20], request(90), &mut |_, _| true).unwrap());
@@ -317,11 +319,16 @@ fn drafters_of_another_model_and_damaged_ones_are_refused_by_name() {
     let deep = HeadSpec { taps: vec![0, 1, 33], ..HeadSpec::of(&spec) };
     let expected = "head.gguf: a drafter with the input of layer 33 does not fit the model, which has layers 0 to 2";
     assert_eq!(refused(&deep, &spec), expected);
-    let model = attach(&rig.made.file(), &rig.model, &mut |_, _| true).err().unwrap().to_string();
-    assert_eq!(model, "random.gguf: architecture `llama` is no drafter, expected one of eagle3");
+    let strange = GgufBuilder::new().kv("general.architecture", "medusa").build();
+    let strange = GgufFile::from_bytes("strange.gguf", strange).unwrap();
+    let found = attach(&strange, &rig.model, &mut |_, _| true).err().unwrap().to_string();
+    assert!(found.starts_with("strange.gguf: architecture `medusa` is no drafter, expected one of eagle3,"), "{found}");
+    let other = Made::new(&Spec { n_vocab: 300, ..spec.clone() });
+    let found = attach(&other.file(), &rig.model, &mut |_, _| true).err().unwrap().to_string();
+    assert_eq!(found, "random.gguf: a drafter with a vocabulary of 300 does not fit the model, which has 97");
     let whole = usual.builder(&spec).build();
     for n in [whole.len() - 1, whole.len() / 2, 100] {
-        let cut = quoth_engine::gguf::GgufFile::from_bytes("cut.gguf", whole[..n].to_vec());
+        let cut = GgufFile::from_bytes("cut.gguf", whole[..n].to_vec());
         assert!(cut.is_err() || attach(&cut.unwrap(), &rig.model, &mut |_, _| true).is_err(), "{n} bytes");
     }
 }
@@ -336,4 +343,68 @@ fn a_head_takes_nothing_of_its_target_twice() {
     assert!(own.lent_embedding && !own.lent_output && lent.lent_embedding && lent.lent_output);
     let rows = 61usize.next_multiple_of(16);
     assert_eq!(own.weight_bytes - lent.weight_bytes, rows * Format::Q8_0.row_bytes(64));
+}
+
+#[test]
+fn a_smaller_model_with_the_same_vocabulary_drafts_and_changes_no_stream() {
+    let spec = Spec::tiny();
+    let windowed = Spec { tied: true, n_vocab: 97, ..Spec::of("gemma3", Format::Q8_0) };
+    let small = Spec { n_layer: 1, seed: 9, ..spec.clone() };
+    for (case, draft) in [&spec, &small, &windowed].into_iter().enumerate() {
+        for (greedy, role) in
+            [(true, Role::Silent), (false, Role::Silent), (true, Role::Cascade), (false, Role::Cascade)]
+        {
+            let rig = Rig::tiny(200, if greedy { Sampling::default() } else { warm(case as u64) });
+            let drafter = attach(&Made::new(draft).file(), &rig.model, &mut |_, _| true).unwrap();
+            let long = rig.stream(&Dice(5).tokens(20, 97), 100);
+            let edited: Vec<u32> = long[..12].iter().copied().chain(Dice(78).tokens(18, 97)).collect();
+            let mut other = rig.attended(role, &[], 5, vec![drafter.clone()]);
+            let what = format!("draft model {case} beside {role:?}, greedy {greedy}");
+            converse(&mut rig.plain(), &mut other, &[long.clone(), edited], &what);
+            let stats = other.decoder.speculation_stats().unwrap();
+            let own = stats.sources.iter().find(|source| &*source.name == "model").unwrap();
+            // One as large as its target never pays.
+            assert!(case == 0 || role != Role::Silent || own.drafts > 0, "{what}: {own:?}");
+        }
+    }
+}
+
+/// O1: what a draft model guesses is what it says after the history, however it got there.
+#[test]
+fn a_draft_model_guesses_what_a_fresh_one_does_after_every_event() {
+    let rig = Rig::tiny(300, Sampling::default());
+    let small = Made::new(&Spec { n_layer: 1, seed: 9, ..Spec::tiny() });
+    let drafter = attach(&small.file(), &rig.model, &mut |_, _| true).unwrap();
+    let mut dice = Dice(6);
+    let mut proposer = drafter.clone().proposer(KvKind::F16).unwrap();
+    let mut history = dice.tokens(5, 97);
+    let ask = |proposer: &mut Box<dyn quoth_engine::proposer::Proposer>, history: &[u32]| {
+        let mut guesses = Vec::new();
+        proposer
+            .propose(history, &mut |guess| {
+                guesses.push(guess.token);
+                guesses.len() < 4
+            })
+            .unwrap();
+        guesses
+    };
+    for _ in 0..60 {
+        let guesses = ask(&mut proposer, &history);
+        let mut fresh = drafter.clone().proposer(KvKind::F16).unwrap();
+        assert_eq!(guesses, ask(&mut fresh, &history), "after {} tokens", history.len());
+        match dice.below(4) {
+            0 => history.truncate(1 + dice.below(history.len())),
+            1 => history.extend(&guesses[..1 + dice.below(4)]),
+            2 => history.extend(dice.tokens(1 + history.len() % 40, 97)),
+            _ => {
+                history.extend(&guesses[..2]);
+                history.push(7);
+            }
+        }
+        history.truncate(250);
+    }
+    // The model itself guesses what it says.
+    let same = attach(&rig.made.file(), &rig.model, &mut |_, _| true).unwrap();
+    let stream = rig.stream(&history[..5], 40);
+    assert_eq!(ask(&mut same.proposer(rig.kind).unwrap(), &stream[..20]), stream[20..24]);
 }
