@@ -166,8 +166,10 @@ def test_what_does_not_fit_is_refused_by_both_sides(tmp_path: Path) -> None:
     assert "key `eagle3.norm_before_fc` is true, expected false" in refused(strange)
     with pytest.raises(quoth.OptionsError, match="drafter is 7, expected a file or a list of files"):
         quoth.Model(path, drafter=7)  # type: ignore[arg-type]
-    model = quoth.Model(path, drafter=[head.write(tmp_path / "a.gguf"), head.write(tmp_path / "b.gguf")])
-    assert list(model.drafters) == ["eagle3", "eagle3-2"]
+    several = [head.write(tmp_path / "a.gguf"), head.write(tmp_path / "b.gguf")]
+    with pytest.raises(quoth.OptionsError, match="drafter has two files of kind eagle3, expected one of each kind"):
+        quoth.Model(path, drafter=several)
+    model = quoth.Model(path, drafter=several[:1])
     with pytest.raises(quoth.OptionsError, match="drafters names 'dflash', expected some attached to the model"):
         model.decoder(speculation=quoth.Speculation(drafters=["dflash"]))
     with pytest.raises(quoth.OptionsError, match="drafters is 'eagle3', expected auto or a list of names"):
@@ -207,15 +209,10 @@ def test_generate_takes_a_drafter_and_tells_what_it_did(run_quoth: Run, tmp_path
 
 def test_a_smaller_model_drafts_and_changes_no_token() -> None:
     path, small = tiny_path(), tiny_path("Q4_0", seed=3)
-    model = quoth.Model(path, drafter=[path, small])
-    assert [one["kind"] for one in model.drafters.values()] == ["model", "model"]
-    assert list(model.drafters) == ["model", "model-2"]
-    plain = model.decoder(sampling=quoth.Sampling(), speculation=None).generate([20, 21, 22], max_tokens=80)
-    for names in (["model"], ["model-2"], "auto"):
-        found = model.decoder(sampling=quoth.Sampling(), speculation=quoth.Speculation(drafters=names)).generate(
-            [20, 21, 22], max_tokens=80
-        )
+    plain = quoth.Model(path).decoder(sampling=quoth.Sampling(), speculation=None).generate([20, 21, 22], max_tokens=80)
+    for drafter in (path, small):
+        model = quoth.Model(path, drafter=drafter)
+        assert model.drafters["model"]["n_draft"] == 97
+        found = model.decoder(sampling=quoth.Sampling()).generate([20, 21, 22], max_tokens=80)
         assert found.tokens == plain.tokens
-        assert set(found.stats.sources) - {"conversation", "recycling"} == set(
-            model.drafters if names == "auto" else names
-        )
+        assert "model" in found.stats.sources

@@ -103,8 +103,9 @@ class LoadedModel(Resource):
         for one in several:
             attached = _core.Drafter(self._model, _core.GgufFile(Path(resolve(one))), progress)
             kind: str = attached.description()["kind"]
-            count = sum(1 for other in self._drafters.values() if other.description()["kind"] == kind)
-            self._drafters[kind if count == 0 else f"{kind}-{count + 1}"] = attached
+            if kind in self._drafters:
+                raise OptionsError(f"drafter has two files of kind {kind}, expected one of each kind")
+            self._drafters[kind] = attached
         self._children: WeakKeyDictionary[Resource, None] = WeakKeyDictionary()
         self.kv_type: KvType = kv_type or ("f32" if self._model.weight_bytes < _SMALL_BYTES else "f16")
         if trained is not None and n_ctx > trained:
@@ -150,7 +151,7 @@ class LoadedModel(Resource):
 
     @property
     def drafters(self) -> dict[str, dict[str, Any]]:
-        """The attached drafters by name, each in numbers.
+        """The attached drafters by kind, each in numbers.
 
         `kind n_layer n_draft taps weight_bytes lent_embedding lent_output load_ns`: its kind, its layers, the tokens
         that it can draft, the layers of the model whose input it reads, bytes of its own weights, whether the model

@@ -54,7 +54,7 @@ pub struct Speculation {
     pub costs: Costs,
     /// Longest draft, 1 to [`MAX_DRAFT`].
     pub max_draft: usize,
-    /// Drafters with weights of their own that may draft beside the source. They must be attached to the sequence's model.
+    /// Drafters with weights of their own that may draft beside the source, one of each kind, attached to the sequence's model.
     pub drafters: Vec<Arc<dyn Drafter>>,
 }
 
@@ -74,13 +74,8 @@ impl Speculation {
         }
         let refused = |e: OptionsError| Error::Option { what: e.option, found: e.found, expected: e.expected };
         let mut speculator = Speculator::new(self.source, self.gate, self.costs, self.max_draft).map_err(refused)?;
-        for (i, drafter) in self.drafters.iter().enumerate() {
-            let kind = drafter.description().kind;
-            let name = match self.drafters[..i].iter().filter(|other| other.description().kind == kind).count() {
-                0 => kind.into(),
-                n => format!("{kind}-{}", n + 1).into(),
-            };
-            speculator.add_lane(name, drafter.assumed_cost());
+        for drafter in &self.drafters {
+            speculator.add_lane(drafter.description().kind.into(), drafter.assumed_cost());
         }
         Ok(speculator)
     }

@@ -191,6 +191,32 @@ impl Proposer for Performance {
     }
 }
 
+/// A drafter whose guesses are taken to cost nothing, so that it drafts whatever it is.
+#[derive(Debug)]
+pub(crate) struct Free(pub(crate) Arc<dyn Drafter>);
+
+impl Drafter for Free {
+    fn description(&self) -> &Description {
+        self.0.description()
+    }
+
+    fn taps(&self) -> &[usize] {
+        self.0.taps()
+    }
+
+    fn assumed_cost(&self) -> f64 {
+        0.0
+    }
+
+    fn proposer(self: Arc<Self>, kind: KvKind) -> Result<Box<dyn Proposer>> {
+        self.0.clone().proposer(kind)
+    }
+
+    fn trace(self: Arc<Self>, kind: KvKind, tokens: &[u32], hidden: Hidden<'_>, chain: usize) -> Result<Trace> {
+        self.0.clone().trace(kind, tokens, hidden, chain)
+    }
+}
+
 /// An EAGLE-3 head of random weights for a model.
 pub(crate) struct HeadSpec {
     pub(crate) format: Format,
@@ -263,6 +289,6 @@ impl HeadSpec {
     }
 
     pub(crate) fn attach(&self, target: &Spec, model: &Arc<Model>) -> Arc<dyn Drafter> {
-        attach(&self.file(target), model, &mut |_, _| true).unwrap()
+        Arc::new(Free(attach(&self.file(target), model, &mut |_, _| true).unwrap()))
     }
 }
