@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import quoth
+from heads import Head
 from quoth import _core
 from quoth.options import CoreSampling, CoreSpeculation
 from quoth.request import GenerateOptions, Request
@@ -124,9 +125,14 @@ def test_results_have_the_fields_of_their_stubs(tiny_model_path: Path) -> None:
     assert seen == {name for name, node in CLASSES.items() if "__new__" not in methods(node)}
 
 
-def test_dictionaries_and_tuples_have_the_parts_of_the_stub(tiny_model_path: Path) -> None:
+def test_dictionaries_and_tuples_have_the_parts_of_the_stub(tiny_model_path: Path, tmp_path: Path) -> None:
     model = quoth.Model(tiny_model_path, threads=1)
     assert model._model.config().keys() == FIELDS["_Config"]
+    n_embd, n_vocab = model.config["n_embd"], model.n_vocab
+    head = Head.random(n_embd, n_vocab).write(tmp_path / "head.gguf")
+    drafter = quoth.Model(tiny_model_path, threads=1, drafter=head)._drafters["eagle3"]
+    assert drafter.description().keys() == FIELDS["_Drafter"]
+    assert drafter.trace([1, 2, 3], "f32", None, 1).keys() == FIELDS["_Trace"]
     alias = next(
         node.value
         for node in STUB.body

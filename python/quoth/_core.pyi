@@ -41,6 +41,7 @@ class _Speculation(Protocol):
     cost_provenance: str
     live_costs: bool
     gate: Any
+    drafters: list[Drafter]
 
 class _Constraint(Protocol):
     @property
@@ -75,6 +76,21 @@ class _Config(TypedDict):
     n_ff: int
     n_expert: int
     n_expert_used: int
+
+class _Drafter(TypedDict):
+    kind: str
+    n_layer: int
+    n_draft: int
+    taps: list[int]
+    weight_bytes: int
+    lent_embedding: bool
+    lent_output: bool
+    load_ns: int
+
+class _Trace(TypedDict):
+    logits: NDArray[np.float32]
+    states: NDArray[np.float32]
+    guesses: list[int]
 
 @final
 class GgufFile:
@@ -167,6 +183,15 @@ class DraftIndex:
     def index_bytes(self) -> int: ...
 
 @final
+class Drafter:
+    """A drafter with weights of its own, attached to a model."""
+
+    def __new__(cls, model: Model, file: GgufFile, progress: _Progress | None) -> Drafter: ...
+    path: Final[Path]
+    def description(self) -> _Drafter: ...
+    def trace(self, tokens: _Tokens, kv_type: str, hidden: NDArray[np.float32] | None, chain: int) -> _Trace: ...
+
+@final
 class Step:
     """What a step handed out."""
 
@@ -249,6 +274,10 @@ class SourceStats:
     drafts: Final[int]
     drafted: Final[int]
     accepted: Final[int]
+    grafted: Final[int]
+    ns: Final[int]
+    tried_at: Final[list[int]]
+    accepted_at: Final[list[int]]
     reason: Final[str | None]
 
 @final
@@ -314,3 +343,4 @@ def replay_turns(
 def kernel_sets() -> list[tuple[str, str]]: ...
 def default_threads() -> int: ...
 def architectures() -> list[str]: ...
+def drafter_kinds() -> list[str]: ...

@@ -71,7 +71,8 @@ class Decoder(Resource):
         options, source = None, None
         if self.speculation is not None:
             expected = expected_costs(model) if self.speculation.costs is None else None
-            options, source = CoreSpeculation(self.speculation, expected), self.speculation.source
+            drafters = model._chosen(self.speculation.drafters)
+            options, source = CoreSpeculation(self.speculation, expected, drafters), self.speculation.source
         self._core: _core.Decoder = (
             _core.Decoder(model._model, model.kv_type, options, source)
             if _fork_of is None

@@ -319,7 +319,10 @@ class Engine(Resource):
         tokens = self._tokens("prompt", prompt)
         quoted = [self._tokens("references", reference) for reference in references]
         chosen = self.speculation if speculation is True else as_speculation(speculation)
-        core, source = (None, None) if chosen is None else (CoreSpeculation(chosen, self._expected), chosen.source)
+        core, source = None, None
+        if chosen is not None:
+            core = CoreSpeculation(chosen, self._expected, self.model._chosen(chosen.drafters))
+            source = chosen.source
         generation = Generation(self, request, len(tokens))
         with self._held:
             self._check()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -71,6 +71,7 @@ class LoadedModel(Resource):
         kv_type: KvType | None = None,
         kernels: str | None = None,
         pre: str | None = None,
+        drafter: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | None = None,
         progress: Callable[[int, int], object] | None = None,
     ) -> None:
         from quoth.hub import resolve  # noqa: PLC0415  the hub's imports are not needed where a file is given
@@ -95,6 +96,16 @@ class LoadedModel(Resource):
         if n_ctx is None:
             n_ctx = min(DEFAULT_CONTEXT, trained or DEFAULT_CONTEXT)
         self._weights: _core.Model | None = _core.Model(self._file, n_ctx, threads, kernels, progress)
+        self._drafters: dict[str, _core.Drafter] = {}
+        several = () if drafter is None else (drafter,) if isinstance(drafter, (str, os.PathLike)) else drafter
+        if not isinstance(several, Sequence) or not all(isinstance(one, (str, os.PathLike)) for one in several):
+            raise OptionsError(f"drafter is {shown(drafter)}, expected a file or a list of files")
+        for one in several:
+            attached = _core.Drafter(self._model, _core.GgufFile(Path(resolve(one))), progress)
+            kind: str = attached.description()["kind"]
+            if kind in self._drafters:
+                raise OptionsError(f"drafter has two files of kind {kind}, expected one of each kind")
+            self._drafters[kind] = attached
         self._children: WeakKeyDictionary[Resource, None] = WeakKeyDictionary()
         self.kv_type: KvType = kv_type or ("f32" if self._model.weight_bytes < _SMALL_BYTES else "f16")
         if trained is not None and n_ctx > trained:
@@ -135,7 +146,26 @@ class LoadedModel(Resource):
     def _shut(self, what: str) -> None:
         for child in reversed(list(self._children)):  # a conversation before its decoder, which was made first
             child._shut(what)
+        self._drafters = {}
         self._weights = None
+
+    @property
+    def drafters(self) -> dict[str, dict[str, Any]]:
+        """The attached drafters by kind, each in numbers.
+
+        `kind n_layer n_draft taps weight_bytes lent_embedding lent_output load_ns`: its kind, its layers, the tokens
+        that it can draft, the layers of the model whose input it reads, bytes of its own weights, whether the model
+        lends it the embedding and the output head, and what loading took.
+        """
+        return {name: dict(drafter.description()) for name, drafter in self._drafters.items()}
+
+    def _chosen(self, names: str | Sequence[str]) -> list[_core.Drafter]:
+        """The drafters that `Speculation.drafters` names."""
+        for name in () if names == "auto" else names:
+            if name not in self._drafters:
+                known = ", ".join(self._drafters) or "none"
+                raise OptionsError(f"drafters names {shown(name)}, expected some attached to the model: {known}")
+        return [one for name, one in self._drafters.items() if names == "auto" or name in names]
 
     @property
     def n_ctx(self) -> int:

@@ -40,19 +40,24 @@ class Model(LoadedModel):
         kernels: An instruction set: `scalar`, `avx2`, `avx512`, `neon`. None: `QUOTH_KERNELS`, or the best that this
             CPU has. All give the same bits. `reference` multiplies dequantized weights in plain code, for tests.
         pre: Name of the splitter of a byte-level vocabulary, for files that name none or an unknown one.
-        progress: Called while loading with bytes done and bytes in all. An exception from it stops the loading.
+        drafter: A file of a drafter with weights of its own that was made for this model, such as an EAGLE-3 head, or
+            several. They share the model's embedding and output head where they have none. Decoders draft with them
+            beside quoting, where that pays; no text changes. See `docs/drafters.md`.
+        progress: Called while loading with bytes done and bytes in all, of each file. An exception from it stops the
+            loading.
 
     Attributes:
         n_ctx: Longest context of a session, in tokens.
         n_vocab: Tokens of the vocabulary, and width of a row of logits.
         metadata: Keys and values of the file.
         kv_type: How new sessions cache keys and values.
+        drafters: The attached drafters, by name.
         default_sampling: What the file asks for (`general.sampling.*`), greedy where it asks for nothing. Decoders and
             conversations without options of their own sample so.
 
     Raises:
         FileNotFoundError, OSError: The file cannot be read.
-        ModelFileError: The file is not a model that is supported; the message says why.
+        ModelFileError: The file is not a model that is supported, or a drafter does not fit it; the message says why.
         OptionsError: An argument is out of range.
         TokenizerError: `pre` is unknown, or the vocabulary has no splitter.
     """

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from quoth import _core
 from quoth._arguments import flag, shown, token_ids, whole
@@ -197,6 +197,8 @@ class Speculation:
             mixtures of experts.
         gate: When drafting is let through.
         source: A draft source of your own, in place of the built-in cascade.
+        drafters: Which drafters with weights of their own draft beside it: `auto`, all that are attached to the model
+            (`Model(drafter=...)`), or names of some of them; an empty list for none.
 
     Raises:
         OptionsError: A value is out of range; the message names it.
@@ -209,6 +211,7 @@ class Speculation:
     costs: Mapping[int, float] | None = None
     gate: Gate = field(default_factory=Gate)
     source: DraftSource | None = None
+    drafters: Literal["auto"] | Sequence[str] = "auto"
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "max_draft", _in_range(Speculation, "max_draft", self.max_draft, int))
@@ -222,6 +225,11 @@ class Speculation:
             raise OptionsError(f"costs is {shown(self.costs)}, expected costs by draft length")
         if self.source is not None and not _is_source(self.source):
             raise OptionsError(f"source is {shown(self.source)}, expected an object with suggest and observe")
+        if self.drafters != "auto":
+            named = () if isinstance(self.drafters, str) or not isinstance(self.drafters, Sequence) else self.drafters
+            if not (named or self.drafters in ((), [])) or not all(isinstance(name, str) for name in named):
+                raise OptionsError(f"drafters is {shown(self.drafters)}, expected auto or a list of names")
+            object.__setattr__(self, "drafters", tuple(named))
         if self.min_draft is not None and self.min_draft > self.max_draft:
             raise OptionsError(f"min_draft is {self.min_draft}, expected at most max_draft, which is {self.max_draft}")
         _core.check_speculation(CoreSpeculation(self))
@@ -234,7 +242,13 @@ _LIVE_COSTS = True
 class CoreSpeculation:
     """The options in the form that the core reads."""
 
-    def __init__(self, speculation: Speculation, expected: tuple[Mapping[int, float], str] | None = None) -> None:
+    def __init__(
+        self,
+        speculation: Speculation,
+        expected: tuple[Mapping[int, float], str] | None = None,
+        drafters: Sequence[_core.Drafter] = (),
+    ) -> None:
+        self.drafters = list(drafters)
         self.max_draft = speculation.max_draft
         self.min_draft = speculation.min_draft
         self.min_match = speculation.min_match

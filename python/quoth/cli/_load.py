@@ -7,6 +7,7 @@ In: a name or path, options of the machine. Out: a `Path`, a `Model`.
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,11 +47,12 @@ def load(
     kernels: str | None = None,
     kv_type: KvTypes | None = None,
     pre: str | None = None,
+    drafters: Sequence[str] | None = None,
 ) -> Model:
-    """Load a model."""
+    """Load a model, and drafters for it."""
     from quoth.model import Model
 
-    path = find(name)
+    path, files = find(name), [find(drafter) for drafter in drafters or ()]
     with bar("loading", "bytes") as update:
         return Model(
             path,
@@ -59,6 +61,7 @@ def load(
             kernels=kernels,
             kv_type=None if kv_type is None else kv_type.value,
             pre=pre,
+            drafter=files,
             progress=update,
         )
 

@@ -228,6 +228,15 @@ References: TypeAlias = Annotated[
         rich_help_panel=SPECULATION,
     ),
 ]
+Drafters: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--drafter",
+        metavar="FILE",
+        help="A drafter that was made for this model, such as an EAGLE-3 head. Repeatable. The text is the same.",
+        rich_help_panel=SPECULATION,
+    ),
+]
 MaxDraft: TypeAlias = Annotated[
     int | None,
     typer.Option("--max-draft", metavar="N", help="Longest draft, 1 to 64. Default: 16.", rich_help_panel=SPECULATION),
@@ -243,14 +252,16 @@ MarkDrafts: TypeAlias = Annotated[
 ]
 
 
-def check_speculation(*, no_spec: bool, ref: Sequence[str] | None, max_draft: int | None) -> None:
+def check_speculation(
+    *, no_spec: bool, ref: Sequence[str] | None, max_draft: int | None, drafter: Sequence[str] | None
+) -> None:
     """Refuse options of drafting where nothing is drafted.
 
     Raises:
         OptionsError: There are some.
     """
-    if no_spec and (ref or max_draft is not None):
-        raise OptionsError("--ref and --max-draft do not go with --no-spec, which drafts nothing")
+    if no_spec and (ref or drafter or max_draft is not None):
+        raise OptionsError("--ref, --drafter and --max-draft do not go with --no-spec, which drafts nothing")
 
 
 def sampling_options(logit_bias: Sequence[str] | None, **given: float | None) -> dict[str, Any]:

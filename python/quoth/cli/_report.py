@@ -109,11 +109,12 @@ def print_stats(stats: Stats, ended: str, sampling: Sampling | None = None) -> N
     rows += [("ended", ended), ("machine", f"{stats.kernels}, {stats.threads} threads")]
     show("", grid([(name, visible(text)) for name, text in rows]), stderr=True)
     if stats.sources:
-        made = table("source", "drafts", "drafted", "accepted", "share", "now", right=(1, 2, 3, 4))
+        made = table("source", "drafts", "drafted", "accepted", "share", "time", "now", right=(1, 2, 3, 4, 5))
         for name, source in stats.sources.items():
             part = share(source.acceptance) if source.drafted else "-"
             now = f"stopped: {source.reason}" if source.reason else "asked"
-            cells = (name, str(source.drafts), str(source.drafted), str(source.accepted), part, now)
+            time = seconds(source.ns) if source.ns else "-"
+            cells = (name, str(source.drafts), str(source.drafted), str(source.accepted), part, time, now)
             made.add_row(*map(visible, cells))
         show(made, stderr=True)
 

@@ -20,6 +20,7 @@ from quoth.cli._load import load
 from quoth.cli._options import (
     AsJson,
     Context,
+    Drafters,
     Facts,
     Kernels,
     KvTypeName,
@@ -55,6 +56,7 @@ def workloads(
     temperature: Temperature = 0.0,
     seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of the draws, if there are any.")] = 0,
     max_draft: MaxDraft = None,
+    drafter: Drafters = None,
     traces: Annotated[
         Path | None,
         typer.Option("--traces", metavar="FILE", help="Write prompts and answers as token ids, for `bench replay`."),
@@ -86,7 +88,7 @@ def workloads(
     chosen = read_workloads(file, [kind.strip() for kind in kinds.split(",") if kind.strip()])
     sampling = Sampling(temperature=temperature or 0.0, seed=seed)
     speculation = Speculation() if max_draft is None else Speculation(max_draft=max_draft)
-    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type)
+    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type, drafters=drafter)
     with bar("runs", after_s=0.2) as update, watch(loaded.threads) as quiet:
         results = measure_workloads(
             loaded,

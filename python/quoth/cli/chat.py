@@ -19,6 +19,7 @@ from quoth.cli._console import note
 from quoth.cli._load import load, read_text
 from quoth.cli._options import (
     Context,
+    Drafters,
     FrequencyPenalty,
     Kernels,
     KvTypeName,
@@ -74,6 +75,7 @@ def chat(
     no_spec: NoSpec = False,
     ref: References = None,
     max_draft: MaxDraft = None,
+    drafter: Drafters = None,
     show_drafts: ShowDrafts = False,
     mark_drafts: MarkDrafts = False,
     temperature: Temperature = None,
@@ -99,7 +101,7 @@ def chat(
     """
     if (show_drafts or mark_drafts) and no_spec:
         raise OptionsError("--show-drafts and --mark-drafts do not go with --no-spec")
-    check_speculation(no_spec=no_spec, ref=ref, max_draft=max_draft)
+    check_speculation(no_spec=no_spec, ref=ref, max_draft=max_draft, drafter=drafter)
     from quoth.cli._input import Reader
     from quoth.cli._talk import COMMANDS, Talk
     from quoth.options import Speculation
@@ -118,7 +120,7 @@ def chat(
     )
     speculation = None if no_spec else Speculation() if max_draft is None else Speculation(max_draft=max_draft)
     references = [read_text(path, "the reference") for path in ref or ()]
-    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type, pre=pre)
+    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type, pre=pre, drafters=drafter)
     sampling = dataclasses.replace(loaded.default_sampling, **options)
     conversation = loaded.conversation(
         system=system,

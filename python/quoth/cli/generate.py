@@ -20,6 +20,7 @@ from quoth.cli._options import (
     SPECULATION,
     After,
     Context,
+    Drafters,
     FrequencyPenalty,
     JsonSchema,
     Kernels,
@@ -119,6 +120,7 @@ def generate(
     no_spec: NoSpec = False,
     ref: References = None,
     max_draft: MaxDraft = None,
+    drafter: Drafters = None,
     show_drafts: ShowDrafts = False,
     mark_drafts: MarkDrafts = False,
     compare: Annotated[
@@ -171,7 +173,7 @@ def generate(
         raise OptionsError("--compare does not go with --no-spec, --logprobs or --stats")
     if pairs is not None and not compare:
         raise OptionsError("--pairs needs --compare, the only place where runs are paired")
-    check_speculation(no_spec=no_spec, ref=ref, max_draft=max_draft)
+    check_speculation(no_spec=no_spec, ref=ref, max_draft=max_draft, drafter=drafter)
     from quoth.options import Speculation
 
     options = sampling_options(
@@ -190,7 +192,7 @@ def generate(
     speculation = Speculation() if max_draft is None else Speculation(max_draft=max_draft)
     text = prompt_text(prompt, file, raw)
     references = [read_text(path, "the reference") for path in ref or ()]
-    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type, pre=pre)
+    loaded = load(model, ctx=ctx, threads=threads, kernels=kernels, kv_type=kv_type, pre=pre, drafters=drafter)
     sampling = dataclasses.replace(loaded.default_sampling, **options)
     template = chosen_template(template, loaded.tokenizer)
     tokens = as_tokens(loaded.tokenizer, text, raw=raw, special=special, system=system, template=template)

@@ -19,8 +19,11 @@ from quoth.cli._console import grid, show, table, visible
 from quoth.cli._load import find
 from quoth.cli._options import AsJson, ModelName, Pre
 from quoth.cli._units import as_json, count, size
+from quoth.errors import OptionsError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from quoth import _core
     from quoth.model import Metadata
 
@@ -60,6 +63,10 @@ def inspect(
     *,
     tensors: Annotated[bool, typer.Option("--tensors", help="List all tensors.")] = False,
     metadata: Annotated[bool, typer.Option("--metadata", help="List all keys; long arrays are shortened.")] = False,
+    target: Annotated[
+        str | None,
+        typer.Option("--for", metavar="MODEL", help="Of a drafter's file: load this model, and say whether it fits."),
+    ] = None,
     pre: Pre = None,
     json_: AsJson = False,
 ) -> None:
@@ -72,8 +79,22 @@ def inspect(
     meta = Metadata(file)
     facts = _facts(file, meta)
     facts |= _vocabulary(meta, pre) | _wishes(meta)
-    facts["supported"] = _runnable(file, facts["n_tensors"])
-    if facts["supported"].ok and not facts["tokenizer"]["ok"]:
+    facts["drafter"] = _drafter(file, meta)
+    if facts["drafter"] is None:
+        if target is not None:
+            kinds = ", ".join(_core.drafter_kinds())
+            raise OptionsError(
+                f"--for goes with a drafter's file, found architecture {facts['architecture']}, not {kinds}"
+            )
+        facts["supported"] = _runnable(file, facts["n_tensors"])
+    elif target is None:
+        facts["supported"] = Verdict(
+            False, "it is a drafter: give it to its model, with --drafter or Model(drafter=...)"
+        )
+    else:
+        facts["supported"] = _fits(path, target)
+    # A drafter's text is its model's.
+    if facts["drafter"] is None and facts["supported"].ok and not facts["tokenizer"]["ok"]:
         facts["supported"] = Verdict(False, f"text cannot be used: {facts['tokenizer']['why']}")
     if facts["supported"].ok and "why" in facts["sampling"]:
         facts["supported"] = Verdict(False, facts["sampling"]["why"])
@@ -132,6 +153,40 @@ def _facts(file: _core.GgufFile, meta: Metadata) -> dict[str, Any]:
         "sizes": sizes,
         "types": types,
     }
+
+
+def _drafter(file: _core.GgufFile, meta: Metadata) -> dict[str, Any] | None:
+    """What a drafter is made for; None if the file is none."""
+    from quoth import _core
+
+    kind = meta.get("general.architecture")
+    if kind not in _core.drafter_kinds():
+        return None
+    shapes = {name: shape for name, shape, _, _, _ in file.tensors()}
+    tokens = meta.get("tokenizer.ggml.tokens")
+    n_vocab = meta.get(f"{kind}.vocab_size", len(tokens) if isinstance(tokens, list) else None)
+    output = shapes.get("output.weight")
+    return {
+        "kind": kind,
+        "n_embd": meta.get(f"{kind}.target_hidden_size", meta.get(f"{kind}.embedding_length")),
+        "n_vocab": n_vocab,
+        "n_draft": output[1] if output is not None and len(output) == 2 else n_vocab,
+        "taps": meta.get(f"{kind}.target_layers"),
+        "block_size": meta.get(f"{kind}.block_size"),
+        "lent": [name for name in ("token_embd.weight", "output.weight") if name not in shapes],
+    }
+
+
+def _fits(path: Path, target: str) -> Verdict:
+    """Whether a drafter can be attached to a model, which is loaded."""
+    from quoth.cli._load import load
+    from quoth.errors import QuothError
+
+    try:
+        load(target, ctx=1, drafters=[str(path)]).close()
+    except QuothError as error:
+        return Verdict(False, str(error).removeprefix(f"{path}: "))
+    return Verdict(True, f"with {target}")
 
 
 def _runnable(file: _core.GgufFile, n_tensors: int) -> Verdict:
@@ -223,7 +278,17 @@ def _page(path: str, facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     ]
     verdict = facts["supported"]
     rows.append(("architecture", str(facts["architecture"])))
-    rows.append(("runs", "yes" if verdict.ok else f"no: {verdict.why}"))
+    rows.append(
+        ("runs", "yes" if verdict.ok and verdict.why is None else f"{'yes' if verdict.ok else 'no'}: {verdict.why}")
+    )
+    if (drafter := facts["drafter"]) is not None:
+        made_for = f"hidden size {drafter['n_embd']}, {drafter['n_vocab']} tokens"
+        if drafter["taps"]:
+            made_for += f", reads the inputs of layers {', '.join(map(str, drafter['taps']))}"
+        rows.append(("made for", made_for))
+        drafts = f"{drafter['n_draft']} of its tokens"
+        rows.append(("drafts", drafts + (f", {drafter['block_size']} at once" if drafter["block_size"] else "")))
+        rows.append(("from its model", ", ".join(drafter["lent"]) or "nothing"))
     if facts["weights"]:
         bits = 8 * facts["weight_bytes"] / facts["weights"]
         rows.append(("weights", f"{count(facts['weights'])}, {size(facts['weight_bytes'])}, {bits:.2f} bits each"))

@@ -29,7 +29,7 @@ pub(crate) struct Now<'a> {
     pub(crate) stream: &'a SuffixIndex,
     /// The newest observed token, also when the index is shut.
     pub(crate) last: Option<u32>,
-    /// Tokens that follow it for certain, and that the stream does not have yet.
+    /// Tokens that follow it, forced or guessed, and that the stream does not have yet.
     pub(crate) ahead: &'a [u32],
 }
 

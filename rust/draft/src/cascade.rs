@@ -258,6 +258,37 @@ impl DraftSource for Cascade {
         self.pending.truncate(if n == 0 { 0 } else { n + 1 });
     }
 
+    fn give_way(&mut self, extra: Option<f64>) {
+        self.pending.clear();
+        self.pending.extend(extra);
+    }
+
+    /// The quotation whose first token is most likely; ties go to the candidate that stands first.
+    fn graft(&mut self, context: &[u32], guessed: &[u32], max: usize, draft: &mut Draft) -> Result<(), SourceError> {
+        if context.last().copied() != self.last {
+            return Ok(());
+        }
+        let Some(&last) = guessed.last() else { return Ok(()) };
+        let now = Now { stream: &self.index, last: self.last, ahead: guessed };
+        let quoting = &mut self.candidates[..=CONVERSATION + self.documents.len()];
+        for (at, candidate) in quoting.iter_mut().enumerate() {
+            if at == CONVERSATION && !self.quotes {
+                continue;
+            }
+            self.trial.clear();
+            candidate.offer(now, last, max, &mut self.trial);
+            if let Some(first) = self.trial.reach.first()
+                && draft.reach.first().is_none_or(|best| first > best)
+            {
+                draft.clear();
+                candidate.draft(now, last, self.trial.reach.len(), &mut draft.tokens);
+                draft.reach.extend_from_slice(&self.trial.reach);
+                draft.source = Some(candidate.name().clone());
+            }
+        }
+        Ok(())
+    }
+
     fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
         self.pending.clear();
         self.remember(None, history);

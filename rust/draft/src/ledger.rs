@@ -8,6 +8,7 @@
 
 use std::sync::Arc;
 
+use crate::lane::DepthCount;
 use crate::score::Score;
 use crate::source::{Draft, Part};
 
@@ -22,13 +23,19 @@ pub struct SourceStats {
     pub drafted: u64,
     /// Tokens among them that were committed.
     pub accepted: u64,
+    /// Of those, tokens that were quoted behind guesses of this part ([`DraftSource::graft`](crate::DraftSource::graft)).
+    pub grafted: u64,
+    /// Nanoseconds that its guesses took; 0 where guessing is not timed.
+    pub ns: u64,
+    /// Verified and accepted tokens by their place in the draft.
+    pub depths: Vec<DepthCount>,
     /// Why it drafts nothing any more, if so.
     pub reason: Option<String>,
 }
 
 impl SourceStats {
     fn new(name: Arc<str>) -> Self {
-        Self { name, drafts: 0, drafted: 0, accepted: 0, reason: None }
+        Self { name, drafts: 0, drafted: 0, accepted: 0, grafted: 0, ns: 0, depths: Vec::new(), reason: None }
     }
 
     /// Accepted tokens per drafted token, 0 to 1; 0 if nothing was drafted.
@@ -65,6 +72,11 @@ impl Ledger {
         }
     }
 
+    /// Whether a name stands for a source that names none.
+    pub(crate) fn is_unnamed(&self, name: &Arc<str>) -> bool {
+        *name == self.unnamed
+    }
+
     fn account(&mut self, name: Option<&Arc<str>>) -> &mut Account {
         let name = name.unwrap_or(&self.unnamed);
         let at = self.accounts.iter().position(|account| account.stats.name == *name).unwrap_or_else(|| {
@@ -80,12 +92,28 @@ impl Ledger {
         self.account(draft.source.as_ref()).depths.reach(0, 1, draft.tokens.len(), &mut draft.reach);
     }
 
-    /// Enters a verified draft of `drafted` tokens. `committed` is at most `accepted` if a stop ended the step inside the draft.
-    pub(crate) fn settle(&mut self, source: Option<&Arc<str>>, drafted: usize, accepted: usize, committed: usize) {
+    /// Enters a verified draft of `drafted` tokens, of which the first `guessed` are its part's own. `committed` is at most `accepted` if a stop ended the step
+    /// inside the draft.
+    pub(crate) fn settle(
+        &mut self,
+        source: Option<&Arc<str>>,
+        (drafted, guessed): (usize, usize),
+        accepted: usize,
+        committed: usize,
+    ) {
         let account = self.account(source);
         account.stats.drafts += 1;
         account.stats.drafted += drafted as u64;
         account.stats.accepted += accepted as u64;
+        account.stats.grafted += accepted.saturating_sub(guessed) as u64;
+        let tried = drafted.min(committed).min(accepted + 1);
+        if account.stats.depths.len() < tried {
+            account.stats.depths.resize(tried, DepthCount::default());
+        }
+        for (depth, count) in account.stats.depths[..tried].iter_mut().enumerate() {
+            count.tried += 1;
+            count.right += u64::from(depth < accepted);
+        }
         (0..accepted).for_each(|depth| account.depths.record(depth, true));
         if accepted < drafted.min(committed) {
             account.depths.record(accepted, false);

@@ -19,6 +19,7 @@
 //! | `candidate` | one way of guessing: conversation, references, recycling |
 //! | `cascade` | which candidate drafts now |
 //! | `policy`, `score` | how much to draft; acceptance by match length |
+//! | `lane` | a drafter whose guesses take time: when they pay |
 //! | `ledger` | what each part of a source has drafted, and how acceptance falls with depth |
 //! | `table`, `cost` | what rows cost before this machine was timed, and what they cost now |
 //! | `gate` | whether drafting pays |
@@ -36,6 +37,7 @@ mod edges;
 mod error;
 mod frozen;
 mod gate;
+mod lane;
 mod ledger;
 #[cfg(test)]
 mod oracle;
@@ -54,6 +56,7 @@ pub use cost::{CostModel, CostOptions, CostStats, Costs, TimedStep};
 pub use error::{IndexError, OptionsError, ReferenceError};
 pub use frozen::{Cursor, FrozenIndex};
 pub use gate::{Gate, GateOptions, GateReason, GateState, GateStats};
+pub use lane::{DepthCount, LEVELS};
 pub use ledger::SourceStats;
 pub use planner::{BaseStep, Planner};
 pub use policy::CascadeOptions;
@@ -61,6 +64,6 @@ pub use recycle::Recycler;
 pub use replay::{ReplayError, ReplayOptions, ReplayReport, ReplayStep, Turn, replay, replay_turns};
 pub use score::{BUCKETS, BucketRate};
 pub use source::{Budget, Draft, DraftSource, Part, SourceError, TopkRow};
-pub use speculator::{Bounds, Load, SpeculationStats, Speculator};
+pub use speculator::{Ask, Bounds, Load, SpeculationStats, Speculator};
 pub use suffix::{IndexBytes, MAX_INDEX_TOKENS, SuffixIndex};
 pub use table::{CostCurve, CostPoint, CostTable, MAX_COST, MAX_DRAFT, MIN_COST};

@@ -74,6 +74,16 @@ impl Rater {
         self.rate = (self.rate + RATE_STEP * (committed as f64 - self.rate * cost)).clamp(1.0, MAX_RATE);
     }
 
+    /// What a plain step's time is worth (P2).
+    pub(crate) fn rate(&self) -> f64 {
+        self.rate
+    }
+
+    /// The gain of a whole draft over a plain step; 0 without one.
+    pub(crate) fn gain(&self, reach: &[f64], extra: &[f64]) -> f64 {
+        if reach.is_empty() { 0.0 } else { reach.iter().sum::<f64>() - self.rate * extra[reach.len()] }
+    }
+
     /// The best length of an offer within a budget. `None` if no length gains.
     #[inline]
     pub(crate) fn choose(&self, offer: &Offer, budget: &Budget<'_>) -> Option<Choice> {

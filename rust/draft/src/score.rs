@@ -37,11 +37,37 @@ pub struct BucketRate {
     pub right: u64,
 }
 
+/// Rates of a few classes, each of which follows its observations as A3 says.
+#[derive(Debug, Clone)]
+pub(crate) struct Rates<const N: usize> {
+    rates: [f32; N],
+    weights: [u16; N],
+}
+
+impl<const N: usize> Rates<N> {
+    pub(crate) fn new(rates: [f32; N]) -> Self {
+        Self { rates, weights: [PRIOR; N] }
+    }
+
+    pub(crate) fn rate(&self, class: usize) -> f64 {
+        f64::from(self.rates[class])
+    }
+
+    pub(crate) fn record(&mut self, class: usize, right: bool) {
+        self.expect(class, if right { 1.0 } else { 0.0 });
+    }
+
+    /// Notes an observation that is itself a chance.
+    pub(crate) fn expect(&mut self, class: usize, chance: f32) {
+        self.weights[class] = (self.weights[class] + 1).min(MEMORY);
+        self.rates[class] += (chance - self.rates[class]) / f32::from(self.weights[class]);
+    }
+}
+
 /// Acceptance rates of one source.
 #[derive(Debug, Clone)]
 pub(crate) struct Score {
-    rates: [f32; BUCKETS],
-    weights: [u16; BUCKETS],
+    rates: Rates<BUCKETS>,
     asked: [u64; BUCKETS],
     right: [u64; BUCKETS],
 }
@@ -75,23 +101,21 @@ impl Score {
     }
 
     fn of(rates: [f32; BUCKETS]) -> Self {
-        Self { rates, weights: [PRIOR; BUCKETS], asked: [0; BUCKETS], right: [0; BUCKETS] }
+        Self { rates: Rates::new(rates), asked: [0; BUCKETS], right: [0; BUCKETS] }
     }
 
     /// Notes whether the token named after a match of `match_len` tokens was the right one.
     #[inline]
     pub(crate) fn record(&mut self, match_len: usize, right: bool) {
         let at = bucket(match_len);
-        self.weights[at] = (self.weights[at] + 1).min(MEMORY);
-        let target = if right { 1.0 } else { 0.0 };
         self.asked[at] += 1;
         self.right[at] += u64::from(right);
-        self.rates[at] += (target - self.rates[at]) / f32::from(self.weights[at]);
+        self.rates.record(at, right);
     }
 
     #[inline]
     pub(crate) fn rate(&self, match_len: usize) -> f64 {
-        f64::from(self.rates[bucket(match_len)])
+        self.rates.rate(bucket(match_len))
     }
 
     /// Writes the chances that each of `n` tokens is reached and right, of which token i is right with the rate at `match_len + i * growth`.
@@ -107,8 +131,8 @@ impl Score {
     pub(crate) fn table(&self) -> [BucketRate; BUCKETS] {
         std::array::from_fn(|i| BucketRate {
             from: FIRST_LENGTHS[i],
-            rate: f64::from(self.rates[i]),
-            seen: usize::from(self.weights[i] - PRIOR),
+            rate: self.rates.rate(i),
+            seen: usize::from(self.rates.weights[i] - PRIOR),
             asked: self.asked[i],
             right: self.right[i],
         })

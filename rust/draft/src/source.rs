@@ -141,6 +141,25 @@ pub trait DraftSource: Send {
     /// Says that only the first `n` tokens of the pending draft will be verified.
     fn truncate_pending(&mut self, _n: usize) {}
 
+    /// Says that a draft of another drafter is verified in this step, at so many plain steps above a plain step; `observe` then tells what was committed on
+    /// it. `None`: it is not verified after all. A pending draft was given up before ([`Self::truncate_pending`]).
+    fn give_way(&mut self, _extra: Option<f64>) {}
+
+    /// Fills `draft`, which arrives empty, with what the source would quote after `context` and `guessed`, tokens that another drafter guesses: up to `max`
+    /// tokens, each with its chance. No quotation is a good answer. Nothing of this is pending.
+    ///
+    /// # Errors
+    /// The source failed.
+    fn graft(
+        &mut self,
+        _context: &[u32],
+        _guessed: &[u32],
+        _max: usize,
+        _draft: &mut Draft,
+    ) -> Result<(), SourceError> {
+        Ok(())
+    }
+
     /// Forgets the stream and learns `history` in its place: the decoder went back to an earlier point. References stay.
     ///
     /// # Errors
@@ -169,6 +188,12 @@ impl<S: DraftSource> DraftSource for Arc<Mutex<S>> {
     }
     fn truncate_pending(&mut self, n: usize) {
         locked(self).truncate_pending(n);
+    }
+    fn give_way(&mut self, extra: Option<f64>) {
+        locked(self).give_way(extra);
+    }
+    fn graft(&mut self, context: &[u32], guessed: &[u32], max: usize, draft: &mut Draft) -> Result<(), SourceError> {
+        locked(self).graft(context, guessed, max, draft)
     }
     fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
         locked(self).rebuild(history)

@@ -49,6 +49,13 @@ pub enum Error {
     #[error("{file}: tensor `{tensor}` holds {found}, expected finite numbers")]
     TensorValue { file: String, tensor: String, found: f32 },
 
+    /// A drafter that is made for another model.
+    #[error("{file}: a drafter with {what} {found} does not fit the model, which has {expected}")]
+    DrafterOfAnother { file: String, what: &'static str, found: String, expected: String },
+    /// A file that is no drafter of a known kind.
+    #[error("{file}: architecture `{found}` is no drafter, expected one of {known}")]
+    NoDrafter { file: String, found: String, known: String },
+
     /// A file of stored prefixes is damaged, or belongs to something else.
     #[error("{file}: {what} at byte {at}: found {found}, expected {expected}")]
     PrefixFile { file: String, what: String, at: u64, found: String, expected: String },
@@ -117,6 +124,8 @@ impl Error {
             | Error::TensorShape { .. }
             | Error::ExtraTensor { .. }
             | Error::TensorValue { .. }
+            | Error::DrafterOfAnother { .. }
+            | Error::NoDrafter { .. }
             | Error::PrefixFile { .. } => ErrorKind::ModelFile,
             Error::Vocab(VocabError::EmptyStop { .. } | VocabError::StopsTooLong { .. }) => ErrorKind::Options,
             Error::Vocab(_) => ErrorKind::Tokenizer,

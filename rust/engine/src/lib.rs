@@ -18,6 +18,7 @@
 //! | [`gguf`], [`vocab`], [`limits`] | files: metadata, tensors, the bytes of tokens; bounds on all of it |
 //! | [`model`] | weights, forward |
 //! | [`cache`], [`state`] | keys and values; all that a model remembers of a sequence |
+//! | [`proposer`] | drafters with weights of their own: heads that read the model's hidden rows |
 //! | [`prefix`] | prefixes of earlier sequences, for later ones to begin with |
 //! | [`session`] | the bare machine: rows in, logits out |
 //! | [`decode`] | prompts to committed tokens: plan, forward, commit; one forward for many sequences |
@@ -35,6 +36,7 @@ pub mod limits;
 pub mod model;
 pub mod pool;
 pub mod prefix;
+pub mod proposer;
 pub mod sample;
 pub mod schedule;
 pub mod session;

@@ -64,5 +64,8 @@ pub const MAX_VOCAB: usize = 1 << 21;
 /// Positions of a context: beyond any model in use, and below what overflows the size of a cache.
 pub const MAX_CONTEXT: usize = 1 << 24;
 
+/// Layers of a target that a drafter reads. Drafters in use read up to 5.
+pub const MAX_TAPS: usize = 16;
+
 /// Experts of a layer. Models in use have up to 512.
 pub const MAX_EXPERTS: usize = 4096;

@@ -77,3 +77,24 @@ pub(crate) fn next<'py>(iterator: &Bound<'py, pyo3::types::PyIterator>) -> PyRes
         (item, None) => Ok(item),
     }
 }
+
+/// Tells a caller how far a load has come, if it wants to know. Gives whether to go on; what the caller raised, or a signal's handler, is in `raised`.
+pub(crate) fn progress(
+    told: &Option<Py<PyAny>>,
+    raised: &std::sync::Mutex<Option<PyErr>>,
+    done: usize,
+    total: usize,
+) -> bool {
+    Python::attach(|py| {
+        let told = told.as_ref().map_or(Ok(()), |told| call(told.bind(py), (done, total)).map(drop));
+        match told.and_then(|()| py.check_signals()) {
+            Ok(()) => true,
+            Err(exception) => {
+                if let Ok(mut raised) = raised.lock() {
+                    *raised = Some(exception);
+                }
+                false
+            }
+        }
+    })
+}

@@ -141,19 +141,21 @@ pub(crate) fn speculation(
     py: Python<'_>,
     args: Option<SpeculationArgs>,
     source: Option<&Bound<'_, PyAny>>,
-    n_vocab: usize,
+    model: &Arc<quoth_engine::model::Model>,
     interrupt: &Interrupt,
 ) -> PyResult<(Option<Speculation>, Option<SharedCascade>)> {
     let Some(args) = args else { return Ok((None, None)) };
     let (gate, costs) = (args.gate(py)?, args.costs(py)?);
+    let drafters = args.drafters.iter().map(|drafter| drafter.get().of(model)).collect::<Result<_, _>>();
+    let drafters = drafters.map_err(|e| to_py(py, e))?;
     let (source, cascade): (Box<dyn DraftSource>, _) = match source {
         Some(object) => (Box::new(PySource::new(object, interrupt.clone())?), None),
         None => {
-            let cascade = SharedCascade::new(args.cascade(py, n_vocab)?);
+            let cascade = SharedCascade::new(args.cascade(py, model.config().n_vocab)?);
             (Box::new(cascade.0.clone()), Some(cascade))
         }
     };
-    Ok((Some(Speculation { source, gate, costs, max_draft: args.max_draft }), cascade))
+    Ok((Some(Speculation { source, gate, costs, max_draft: args.max_draft, drafters }), cascade))
 }
 
 #[pymethods]
@@ -169,8 +171,7 @@ impl Decoder {
     ) -> PyResult<Self> {
         let kind = kv_kind(py, kv_type)?;
         let interrupt = Interrupt::default();
-        let n_vocab = model.model.config().n_vocab;
-        let (speculation, cascade) = speculation(py, speculation_args, source, n_vocab, &interrupt)?;
+        let (speculation, cascade) = speculation(py, speculation_args, source, &model.model, &interrupt)?;
         let (vocab, grammars) = (model.vocab(py)?, model.grammars(py)?);
         let decoder =
             guarded(py, &Mutex::new(None), || decode::Decoder::new(model.alive()?, vocab, kind, speculation))?;
@@ -303,8 +304,7 @@ impl Decoder {
     ) -> PyResult<Decoder> {
         let mut decoder = self.lock(py)?;
         let interrupt = Interrupt::default();
-        let n_vocab = decoder.model().config().n_vocab;
-        let (speculation, cascade) = speculation(py, speculation_args, source, n_vocab, &interrupt)?;
+        let (speculation, cascade) = speculation(py, speculation_args, source, decoder.model(), &interrupt)?;
         if let (Some(own), Some(new)) = (&self.cascade, &cascade) {
             let mut new = new.lock();
             for index in own.lock().reference_indexes() {

@@ -9,6 +9,7 @@ use quoth_draft::{
     MAX_DRAFT, OptionsError, ReferenceId, ReplayError, ReplayOptions, ReplayReport, SourceStats, Speculator, Turn,
 };
 
+use crate::drafter::Drafter;
 use crate::errors::{busy, options};
 use crate::{convert, results};
 
@@ -52,6 +53,7 @@ pub(crate) struct SpeculationArgs {
     cost_provenance: String,
     live_costs: bool,
     gate: GateArgs,
+    pub(crate) drafters: Vec<Py<Drafter>>,
 }
 
 impl SpeculationArgs {

@@ -8,6 +8,7 @@ mod callback;
 mod convert;
 mod decoder;
 mod draft;
+mod drafter;
 mod errors;
 mod gguf;
 mod model;
@@ -26,6 +27,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<session::Session>()?;
     m.add_class::<decoder::Decoder>()?;
     m.add_class::<draft::DraftIndex>()?;
+    m.add_class::<drafter::Drafter>()?;
     m.add_class::<results::Step>()?;
     m.add_class::<results::Finish>()?;
     m.add_class::<results::TokenLogprobs>()?;
@@ -42,5 +44,6 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(model::kernel_sets, m)?)?;
     m.add_function(wrap_pyfunction!(model::default_threads, m)?)?;
     m.add_function(wrap_pyfunction!(model::architectures, m)?)?;
+    m.add_function(wrap_pyfunction!(drafter::drafter_kinds, m)?)?;
     Ok(())
 }

@@ -78,21 +78,7 @@ impl Model {
         let load = LoadOptions { n_ctx, threads, kernels };
         let raised = Mutex::new(None);
         let model = guarded(py, &raised, || {
-            let mut report = |done: usize, total: usize| {
-                Python::attach(|py| {
-                    let told =
-                        progress.as_ref().map_or(Ok(()), |p| callback::call(p.bind(py), (done, total)).map(drop));
-                    match told.and_then(|()| py.check_signals()) {
-                        Ok(()) => true,
-                        Err(exception) => {
-                            if let Ok(mut raised) = raised.lock() {
-                                *raised = Some(exception);
-                            }
-                            false
-                        }
-                    }
-                })
-            };
+            let mut report = |done: usize, total: usize| callback::progress(&progress, &raised, done, total);
             model::Model::load(&file.file, &load, &mut report)
         })?;
         Ok(Model { model, file: file.file.clone(), vocab: OnceLock::new(), grammars: OnceLock::new() })

@@ -174,6 +174,10 @@ pub(crate) struct SourceStats {
     drafts: u64,
     drafted: u64,
     accepted: u64,
+    grafted: u64,
+    ns: u64,
+    tried_at: Vec<u64>,
+    accepted_at: Vec<u64>,
     reason: Option<String>,
 }
 
@@ -184,6 +188,10 @@ impl From<quoth_draft::SourceStats> for SourceStats {
             drafts: s.drafts,
             drafted: s.drafted,
             accepted: s.accepted,
+            grafted: s.grafted,
+            ns: s.ns,
+            tried_at: s.depths.iter().map(|depth| depth.tried).collect(),
+            accepted_at: s.depths.iter().map(|depth| depth.right).collect(),
             reason: s.reason,
         }
     }

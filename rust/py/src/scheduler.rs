@@ -62,8 +62,8 @@ impl Scheduler {
         priority: i32,
     ) -> PyResult<u64> {
         let prompt = convert::tokens(prompt)?;
-        let n_vocab = self.intake.model().config().n_vocab;
-        let (mut speculation, cascade) = speculation(py, speculation_args, source, n_vocab, &self.interrupt)?;
+        let model = self.intake.model();
+        let (mut speculation, cascade) = speculation(py, speculation_args, source, model, &self.interrupt)?;
         for reference in &references {
             if let Some(cascade) = &cascade {
                 draft::add_reference(py, cascade, reference)?;

@@ -21,7 +21,7 @@ use super::request::Step;
 use super::sequence::{Move, Plan, Results, Sequence, Timing};
 use crate::constraint::Masker;
 use crate::error::{Error, Result};
-use crate::model::{MAX_ROWS, Model, Output, Scratch, Span, Taps};
+use crate::model::{MAX_ROWS, Model, Output, Scratch, Span};
 
 /// See the module.
 pub struct Engine {
@@ -148,14 +148,20 @@ impl Engine {
         let ns = self.clock.now_ns() - start;
         let committed: Vec<_> = sequences.iter_mut().map(|sequence| sequence.committed()).collect();
         let Base { base, drafted } = step;
-        let (tokens, asked_ns) =
-            committed.iter().flatten().fold((0, 0), |(tokens, ns), c| (tokens + c.tokens, ns + c.draft_ns));
+        let (mut tokens, mut asked_ns, mut guess_ns) = (0, 0, 0);
+        for c in committed.iter().flatten() {
+            tokens += c.tokens;
+            asked_ns += c.draft_ns;
+            guess_ns += c.guess_ns;
+        }
         let telling = committed.iter().flatten().all(|c| c.telling) && committed.iter().any(Option::is_some);
         let (rows, spans, cached) = (base.rows + drafted, base.spans, base.cached);
         let mut own = Vec::with_capacity(committed.len());
         {
             let mut costs = self.costs.lock();
             if telling {
+                // What attached drafters take is theirs to pay, not the rows'.
+                let ns = ns.saturating_sub(guess_ns);
                 let ns = if drafted == 0 { ns.saturating_sub(asked_ns) } else { ns };
                 costs.observe(TimedStep { rows, spans, cached, drafted, ns });
                 self.planner.record(base, drafted, tokens, &costs);
@@ -200,8 +206,8 @@ impl Engine {
                 }
                 None => Output::Logits(logits.split_off_mut(..n * n_vocab).unwrap_or_default()),
             };
-            let state = &mut sequence.state;
-            spans.push(Span { state, tokens: &plan.tokens, rows: plan.rows, output, taps: Taps::none() });
+            let (state, taps) = sequence.lend(plan.tokens.len());
+            spans.push(Span { state, tokens: &plan.tokens, rows: plan.rows, output, taps });
         }
         if spans.is_empty() { Ok(()) } else { model.forward(&mut spans, &mut self.scratch) }
     }

@@ -38,6 +38,7 @@ use quoth_kernels::attend::KvKind;
 use crate::cache::KvCache;
 use crate::error::{Error, Result};
 use crate::model::{MAX_ROWS, Model};
+use crate::proposer::Drafter;
 use crate::vocab::Vocab;
 
 /// The longest draft of a sequence. What a verification forwards must fit the rewindable part of window layers ([`crate::cache::REWIND`]).
@@ -53,6 +54,8 @@ pub struct Speculation {
     pub costs: Costs,
     /// Longest draft, 1 to [`MAX_DRAFT`].
     pub max_draft: usize,
+    /// Drafters with weights of their own that may draft beside the source, one of each kind, attached to the sequence's model.
+    pub drafters: Vec<Arc<dyn Drafter>>,
 }
 
 impl std::fmt::Debug for Speculation {
@@ -70,7 +73,11 @@ impl Speculation {
             return Err(Error::Option { what: "max_draft", found: self.max_draft.to_string(), expected });
         }
         let refused = |e: OptionsError| Error::Option { what: e.option, found: e.found, expected: e.expected };
-        Speculator::new(self.source, self.gate, self.costs, self.max_draft).map_err(refused)
+        let mut speculator = Speculator::new(self.source, self.gate, self.costs, self.max_draft).map_err(refused)?;
+        for drafter in &self.drafters {
+            speculator.add_lane(drafter.description().kind.into(), drafter.assumed_cost());
+        }
+        Ok(speculator)
     }
 
     /// The costs to learn with; without speculation, those of a sequence that never drafts.

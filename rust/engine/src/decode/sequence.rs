@@ -24,7 +24,8 @@ use super::{MAX_DRAFT, Speculation};
 use crate::cache::KvCache;
 use crate::constraint::{Mask, Masker, Masks, PendingMasks};
 use crate::error::{Error, Result};
-use crate::model::{Model, Want};
+use crate::model::{Model, Taps, Want};
+use crate::proposer::Attached;
 use crate::sample::{Picked, SampleError, logprobs, topk_ids};
 use crate::state::State;
 use crate::vocab::Vocab;
@@ -39,6 +40,8 @@ pub struct Sequence {
     history: Vec<u32>,
     turn: Option<Turn>,
     speculator: Option<Speculator>,
+    /// What drafters with weights of their own keep of this sequence; each is a lane of the speculator.
+    attached: Attached,
     probe: Option<Box<dyn Probe>>,
     stats: DecodeStats,
     /// Of the last step, until it is recorded.
@@ -74,8 +77,10 @@ pub(crate) struct Plan {
     pub(crate) forced: usize,
     /// Whether the tokens are the prompt's.
     pub(crate) prompt: bool,
-    /// What asking for a draft took.
+    /// What asking the source for a draft took.
     pub(crate) draft_ns: u64,
+    /// What guesses of attached drafters took.
+    pub(crate) guess_ns: u64,
 }
 
 impl Plan {
@@ -126,8 +131,10 @@ pub(crate) struct Committed {
     pub(crate) forced: usize,
     pub(crate) accepted: usize,
     pub(crate) tokens: usize,
-    /// What asking for a draft took.
+    /// What asking the source for a draft took.
     pub(crate) draft_ns: u64,
+    /// What attached drafters took, their work on committed tokens included.
+    pub(crate) guess_ns: u64,
     /// Whether the step says something about the worth of its draft: sampling did not fail, and no stop cut it short.
     pub(crate) telling: bool,
     /// Whether sampling failed.
@@ -155,7 +162,7 @@ impl Sequence {
         speculation: Option<Speculation>,
     ) -> Result<Sequence> {
         let state = State::new(&model, kind)?;
-        let speculator = speculation.map(Speculation::speculator).transpose()?;
+        let (speculator, attached) = drafting(speculation, &model, kind)?;
         let stats = DecodeStats::default();
         Ok(Sequence {
             model,
@@ -164,6 +171,7 @@ impl Sequence {
             history: Vec::new(),
             turn: None,
             speculator,
+            attached,
             probe: None,
             stats,
             committed: None,
@@ -248,6 +256,8 @@ impl Sequence {
         let kept = self.state.nearest(shared.min(prompt.len() - 1));
         self.state.truncate(kept)?;
         self.stats.cached_tokens = kept as u64;
+        // The row of a position holds the token after it.
+        self.attached.rewind(kept.min(shared.saturating_sub(1)));
         let extends = shared == self.history.len();
         let known = self.history.len();
         self.history.clear();
@@ -305,6 +315,7 @@ impl Sequence {
     fn abandon(&mut self) -> Result<()> {
         self.state.truncate(self.history.len().saturating_sub(1))?;
         self.history.truncate(self.state.len() + 1);
+        self.attached.rewind(self.state.len());
         if let Some(speculator) = &mut self.speculator {
             speculator.rebuild(&self.history);
         }
@@ -337,6 +348,7 @@ impl Sequence {
         let kept = self.state.nearest(n.saturating_sub(1));
         self.state.truncate(kept)?;
         self.history.truncate(n);
+        self.attached.rewind(kept);
         if let Some(speculator) = &mut self.speculator {
             speculator.rebuild(&self.history);
         }
@@ -349,10 +361,11 @@ impl Sequence {
     /// Options of `speculation` are out of range.
     pub fn fork(&mut self, speculation: Option<Speculation>) -> Result<Sequence> {
         self.mend()?;
-        let mut speculator = speculation.map(Speculation::speculator).transpose()?;
+        let (mut speculator, mut attached) = drafting(speculation, &self.model, self.state.kv().kind())?;
         if let Some(speculator) = &mut speculator {
             speculator.rebuild(&self.history);
         }
+        attached.go_on_from(&self.attached)?;
         Ok(Sequence {
             model: self.model.clone(),
             vocab: self.vocab.clone(),
@@ -360,6 +373,7 @@ impl Sequence {
             history: self.history.clone(),
             turn: None,
             speculator,
+            attached,
             probe: None,
             stats: DecodeStats::default(),
             committed: None,
@@ -410,11 +424,12 @@ impl Sequence {
                 forced: 0,
                 prompt: true,
                 draft_ns: 0,
+                guess_ns: 0,
             }));
         }
         let start = clock.now_ns();
         let mut tokens: Vec<u32> = self.history.last().copied().into_iter().collect();
-        let (mut draft_ns, mut forced) = (0, 0);
+        let (mut draft_ns, mut guess_ns, mut forced) = (0, 0, 0);
         if let Some(speculator) = &mut self.speculator {
             let (cached, n_ctx) = (self.state.len(), self.state.n_ctx());
             // Forced tokens and a draft behind them, together.
@@ -435,8 +450,12 @@ impl Sequence {
                 forced: &certain,
             };
             let load = Load { rows: others, spans: others, cached };
-            let draft = speculator.propose(&self.history, bounds, load);
-            match turn.allowed(&draft.tokens) {
+            speculator.propose(&self.history, bounds, load);
+            if speculator.allowed() {
+                draft_ns = (clock.now_ns() - start).max(1);
+            }
+            guess_ns = guess(speculator, &mut self.attached, &self.history, &bounds, clock);
+            match turn.allowed(&speculator.draft().tokens) {
                 Ok(n) => speculator.cut(n),
                 Err(error) => {
                     speculator.drop_pending();
@@ -446,9 +465,6 @@ impl Sequence {
             }
             tokens.extend_from_slice(&speculator.draft().tokens);
             forced = speculator.forced();
-            if speculator.allowed() {
-                draft_ns = (clock.now_ns() - start).max(1);
-            }
         }
         self.in_step = true;
         Move::Forward(Box::new(Plan {
@@ -460,6 +476,7 @@ impl Sequence {
             forced,
             prompt: false,
             draft_ns,
+            guess_ns,
         }))
     }
 
@@ -502,6 +519,7 @@ impl Sequence {
     pub(crate) fn fail(&mut self, mut plan: Plan, error: Error) -> Result<Step> {
         self.in_step = false;
         self.stats.mask_ns += plan.take_masks().1;
+        self.attached.drop_taps();
         if plan.prompt {
             self.abandon()?;
             return Err(error);
@@ -525,14 +543,46 @@ impl Sequence {
         timing: &Timing,
         clock: &mut dyn Clock,
     ) -> Result<Step> {
+        let first = self.state.len() - plan.tokens.len();
         if plan.prompt {
-            self.commit_prompt(plan, results, clock)
+            self.commit_prompt(plan, first, results, clock)
         } else {
-            self.commit_draft(plan, results, timing, clock)
+            self.commit_draft(plan, first, results, timing, clock)
         }
     }
 
-    fn commit_prompt(&mut self, mut plan: Plan, results: Results<'_>, clock: &mut dyn Clock) -> Result<Step> {
+    /// The hidden rows that a forward of so many tokens copies, and the state that it writes.
+    pub(crate) fn lend(&mut self, tokens: usize) -> (&mut State, Taps<'_>) {
+        let speculator = self.speculator.as_ref();
+        self.attached.tap(tokens, |lane| speculator.is_some_and(|speculator| speculator.listens(lane)));
+        (&mut self.state, self.attached.taps())
+    }
+
+    /// Gives attached drafters the positions from `first` on that the state has kept. Gives the time that it took.
+    fn teach(&mut self, first: usize, clock: &mut dyn Clock) -> u64 {
+        let Some(speculator) = &mut self.speculator else { return 0 };
+        if !self.attached.is_tapped() {
+            return 0;
+        }
+        let n = self.state.len().saturating_sub(first);
+        let mut all = 0;
+        for taught in self.attached.settle(&self.history, first, n, clock) {
+            all += taught.ns;
+            speculator.lane_worked(taught.number, taught.ns);
+            if let Some(error) = taught.failed {
+                speculator.fail_lane(taught.number, error.to_string());
+            }
+        }
+        all
+    }
+
+    fn commit_prompt(
+        &mut self,
+        mut plan: Plan,
+        first: usize,
+        results: Results<'_>,
+        clock: &mut dyn Clock,
+    ) -> Result<Step> {
         self.stats.prefill_tokens += plan.tokens.len() as u64;
         let mut step = Step::default();
         if plan.rows == Want::Last {
@@ -546,6 +596,7 @@ impl Sequence {
             self.settle(&plan.turn, 1)?;
             step.finish = plan.turn.finish;
         }
+        self.teach(first, clock);
         self.stats.prefill_ns = clock.now_ns() - plan.turn.begun_ns;
         self.in_step = false;
         self.turn = Some(plan.turn);
@@ -555,6 +606,7 @@ impl Sequence {
     fn commit_draft(
         &mut self,
         mut plan: Plan,
+        first: usize,
         results: Results<'_>,
         timing: &Timing,
         clock: &mut dyn Clock,
@@ -585,12 +637,13 @@ impl Sequence {
         {
             speculator.observe_topk(&plan.tokens[..rows.sampled]);
         }
+        let guess_ns = plan.guess_ns + self.teach(first, clock);
         let end = clock.now_ns();
 
         let stats = &mut self.stats;
         stats.steps += 1;
         stats.decode_ns += end - timing.start;
-        stats.draft_ns += plan.draft_ns + (end - sampled);
+        stats.draft_ns += plan.draft_ns + plan.guess_ns + (end - sampled);
         stats.sample_ns += sampled - begun;
         if drafted > 0 {
             stats.verify_steps += 1;
@@ -608,6 +661,7 @@ impl Sequence {
             accepted: rows.accepted,
             tokens: committed,
             draft_ns: plan.draft_ns,
+            guess_ns,
             telling: rows.error.is_none() && (drafted == 0 || rows.accepted < committed || committed > drafted),
             failed: rows.error.is_some(),
         });
@@ -744,6 +798,33 @@ impl Sequence {
         }
         Ok(())
     }
+}
+
+/// The speculator and the proposers of a sequence.
+fn drafting(speculation: Option<Speculation>, model: &Model, kind: KvKind) -> Result<(Option<Speculator>, Attached)> {
+    let Some(speculation) = speculation else { return Ok((None, Attached::default())) };
+    let attached = Attached::new(&speculation.drafters, model, kind)?;
+    Ok((Some(speculation.speculator()?), attached))
+}
+
+/// Lets the lane that the speculator names guess. Gives the time that it took.
+fn guess(
+    speculator: &mut Speculator,
+    attached: &mut Attached,
+    history: &[u32],
+    bounds: &Bounds<'_>,
+    clock: &mut dyn Clock,
+) -> u64 {
+    let Some(ask) = speculator.ask(|lane| attached.is_ready(lane, history)) else { return 0 };
+    let start = clock.now_ns();
+    let mut last = start;
+    let failed = attached.propose(ask.lane, history, &mut |guess| {
+        let now = clock.now_ns();
+        let ns = now - std::mem::replace(&mut last, now);
+        speculator.take(history, guess.token, guess.level, ns, bounds)
+    });
+    speculator.finish(failed.err().map(|error| error.to_string()));
+    clock.now_ns() - start
 }
 
 /// The token of a row's greatest logit, as the sampler would choose it.

@@ -108,9 +108,9 @@ struct Task<'t> {
     steps: Vec<Step>,
 }
 
-/// The positions that a query at `pos` sees.
-fn visible(config: &LayerConfig, pos: usize) -> Range<usize> {
-    config.window.map_or(0, |window| (pos + 1).saturating_sub(window))..pos + 1
+/// The positions that the query of a row sees.
+fn visible(config: &LayerConfig, row: Row) -> Range<usize> {
+    config.window.map_or(0, |window| (row.pos + 1).saturating_sub(window))..row.end
 }
 
 impl Model {
@@ -152,13 +152,26 @@ impl Model {
     ) {
         let (n_embd, dim, m) = (self.config.n_embd, config.head_dim, rows.len());
         let (n_q, n_kv) = (config.n_head * dim, config.n_head_kv * dim);
-        let Scratch { x, q, k, v, own, common, .. } = scratch;
+        let Scratch { x, embedded, q, k, v, own, common, .. } = scratch;
         at_least(q, m * n_q);
         at_least(k, m * n_kv);
         at_least(v, m * n_kv);
         let x = &*x;
+        let embedded = &*embedded;
         let norm = |r: usize, out: &mut [f32]| {
-            self.set.rms_norm(&x[r * n_embd..(r + 1) * n_embd], Some(&weights.norm), self.config.eps, out);
+            let row = r * n_embd..(r + 1) * n_embd;
+            let out = match &weights.embed_norm {
+                Some(norm) => {
+                    let (first, rest) = out.split_at_mut(n_embd);
+                    self.set.rms_norm(&embedded[row.clone()], Some(norm), self.config.eps, first);
+                    rest
+                }
+                None => out,
+            };
+            match &weights.norm {
+                Some(norm) => self.set.rms_norm(&x[row], Some(norm), self.config.eps, out),
+                None => out.copy_from_slice(&x[row]),
+            }
         };
         let (q, k, v) = (Shared::new(q), Shared::new(k), Shared::new(v));
         let rope = &self.ropes[config.rope];
@@ -166,7 +179,8 @@ impl Model {
         let kv_matrices = weights.kv.iter().flat_map(|kv| [&kv.k.matrix, &kv.v.matrix]);
         let kinds = self.kinds(std::iter::once(&weights.q.matrix).chain(kv_matrices));
         let shares = Shares::new(config, weights);
-        with_packed(&self.pool, &self.set, (kinds, m, n_embd), &norm, own, common, &|worker, packed, _| {
+        let width = weights.q.matrix.k;
+        with_packed(&self.pool, &self.set, (kinds, m, width), &norm, own, common, &|worker, packed, _| {
             let (own_q, own_k, own_v) = shares.of(worker);
             // No columns are no panels, also where the heads before them end inside one.
             let panels = |columns: Range<usize>| match columns.is_empty() {
@@ -188,16 +202,16 @@ impl Model {
             unsafe {
                 let output = self.share_of(&weights.output.matrix, worker);
                 let (k_first, v_first) = match &weights.kv {
-                    Some(kv) if own_k.is_empty() => (self.arena.panels(&kv.v.matrix).from(own_v.start / 16), output),
+                    Some(kv) if own_k.is_empty() => (self.panels(&kv.v.matrix).from(own_v.start / 16), output),
                     Some(kv) => (
-                        self.arena.panels(&kv.k.matrix).from(own_k.start * dim / 16),
-                        self.arena.panels(&kv.v.matrix).from(own_v.start / 16),
+                        self.panels(&kv.k.matrix).from(own_k.start * dim / 16),
+                        self.panels(&kv.v.matrix).from(own_v.start / 16),
                     ),
                     None => (output, output),
                 };
                 self.product(&weights.q.matrix, panels(columns(&own_q)), packed, &q, (0, n_q), k_first);
                 for (r, row) in rows.iter().enumerate() {
-                    let (cos, sin) = rope.row(row.pos);
+                    let (cos, sin) = rope.row(row.angle);
                     for h in own_q.clone() {
                         let head = q.part(r * n_q + h * dim..r * n_q + (h + 1) * dim);
                         add_bias(head, &weights.q.bias, h * dim);
@@ -217,7 +231,7 @@ impl Model {
                 self.product(&kv.k.matrix, panels(columns(&own_k)), packed, &k, (0, n_kv), v_first);
                 self.product(&kv.v.matrix, panels(own_v.clone()), packed, &v, (0, n_kv), output);
                 for (r, row) in rows.iter().enumerate() {
-                    let (cos, sin) = rope.row(row.pos);
+                    let (cos, sin) = rope.row(row.angle);
                     for h in own_k.clone() {
                         let head = k.part(r * n_kv + h * dim..r * n_kv + (h + 1) * dim);
                         add_bias(head, &kv.k.bias, h * dim);
@@ -252,7 +266,7 @@ impl Model {
             Some(kv) if q == config.n_head => (&kv.k.matrix, k),
             _ => (&weights.q.matrix, q),
         };
-        self.arena.panels(matrix).from(head * config.head_dim / 16)
+        self.panels(matrix).from(head * config.head_dim / 16)
     }
 
     /// The output matrix, added to the stream.
@@ -362,7 +376,7 @@ fn tile_jobs(config: &LayerConfig, rows: &[Row], spans: usize) -> (Vec<TileJob>,
         for (kv_head, band) in (0..config.n_head_kv).flat_map(|kv_head| tiles.chunks(BAND).map(move |b| (kv_head, b))) {
             let first_job = jobs.len();
             jobs.extend(band.iter().enumerate().map(|(place, &(first, count))| {
-                let seen = (first / group..=(first + count - 1) / group).map(|r| visible(config, rows[base + r].pos));
+                let seen = (first / group..=(first + count - 1) / group).map(|r| visible(config, rows[base + r]));
                 let (from, to) =
                     seen.fold((usize::MAX, 0), |(from, to), seen| (from.min(seen.start), to.max(seen.end)));
                 let chunks = (from / CHUNK, to.div_ceil(CHUNK));
@@ -450,7 +464,7 @@ impl Task<'_> {
         let layout = self.lent[job.span].layout(self.layer);
         let mut slots = [(0, 0); MAX_TILE];
         for (i, slot) in slots[..job.count].iter_mut().enumerate() {
-            let seen = visible(self.config, self.rows[self.query(job, i).0].pos);
+            let seen = visible(self.config, self.rows[self.query(job, i).0]);
             let inside = |p: usize| p.saturating_sub(c * CHUNK).min(CHUNK);
             *slot = (inside(seen.start), inside(seen.end));
         }
@@ -513,7 +527,7 @@ impl Task<'_> {
     /// Puts the results of cut tiles into a row.
     fn merge(&self, row: usize, kept: &[f32], out: &mut [f32]) {
         let (dim, group) = (self.config.head_dim, self.config.n_head / self.config.n_head_kv);
-        let seen = visible(self.config, self.rows[row].pos);
+        let seen = visible(self.config, self.rows[row]);
         let span = self.rows[row].span;
         let layout = self.lent[span].layout(self.layer);
         let size = Kept::size(layout);

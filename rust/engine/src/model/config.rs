@@ -129,13 +129,6 @@ impl Config {
         let asked = Asked::default();
         let keys = Keys { file, arch: family.arch, asked: &asked };
         keys.refuse_parts_of_models()?;
-        let n_layer = keys.bounded("block_count", keys.need_uint("block_count")?, limits::MAX_LAYERS)?;
-        let n_embd = keys.bounded("embedding_length", keys.need_uint("embedding_length")?, limits::MAX_WIDTH)?;
-        let n_ctx_train = keys.bounded("context_length", keys.need_uint("context_length")?, limits::MAX_CONTEXT)?;
-        let eps = keys.need_float("attention.layer_norm_rms_epsilon")?;
-        if !(0.0..1.0).contains(&eps) {
-            return Err(keys.unsupported("attention.layer_norm_rms_epsilon", eps, "0 to below 1"));
-        }
         let n_vocab = vocabulary_size(file)?;
         if let Some(said) = keys.uint("vocab_size")?
             && said != n_vocab
@@ -152,6 +145,18 @@ impl Config {
                 found: format!("{} tokens", tokens.len()),
                 expected: format!("at most {n_vocab} as `token_embd.weight` has rows"),
             });
+        }
+        Config::of(keys, family, n_vocab)
+    }
+
+    /// The same for a vocabulary of `n_vocab` tokens. Keys that the caller asked for before are known.
+    pub(crate) fn of(keys: Keys<'_>, family: &Family, n_vocab: usize) -> Result<Config> {
+        let n_layer = keys.bounded("block_count", keys.need_uint("block_count")?, limits::MAX_LAYERS)?;
+        let n_embd = keys.bounded("embedding_length", keys.need_uint("embedding_length")?, limits::MAX_WIDTH)?;
+        let n_ctx_train = keys.bounded("context_length", keys.need_uint("context_length")?, limits::MAX_CONTEXT)?;
+        let eps = keys.need_float("attention.layer_norm_rms_epsilon")?;
+        if !(0.0..1.0).contains(&eps) {
+            return Err(keys.unsupported("attention.layer_norm_rms_epsilon", eps, "0 to below 1"));
         }
         let mut config = Config {
             arch: family.arch,

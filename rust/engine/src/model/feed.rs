@@ -66,7 +66,7 @@ impl Model {
                 let (from, to) = (panels.start * 16, (panels.end * 16).min(n_ff));
                 // SAFETY: gate and up have the same panels, and each worker uses, and packs, the columns of its share.
                 unsafe {
-                    let up_first = self.arena.panels(&dense.up).from(panels.start);
+                    let up_first = self.panels(&dense.up).from(panels.start);
                     self.product(&dense.gate, panels.clone(), packed, &gates, (0, n_ff), up_first);
                     self.product(&dense.up, panels, packed, &ups, (0, n_ff), self.share_of(&dense.down, worker));
                     let gate = |r: usize| gates.read(r * n_ff + from..r * n_ff + to);

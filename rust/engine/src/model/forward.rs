@@ -20,7 +20,8 @@ use quoth_kernels::attend::KvKind;
 use super::Model;
 pub use super::head::Output;
 use super::load::Matrix;
-use super::rows::{Kinds, Own, Packed};
+use super::rows::{Kinds, Own, Packed, Source, with_packed};
+use crate::cache::Lent;
 use crate::error::{Error, Result};
 use crate::pool::Worker;
 use crate::shared::Shared;
@@ -94,7 +95,19 @@ impl Taps<'_> {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Row {
     pub(crate) span: usize,
+    /// Where its keys and values go in the cache.
     pub(crate) pos: usize,
+    /// The position by which queries and keys are rotated: `pos`, except in drafters whose cache leaves rows out.
+    pub(crate) angle: usize,
+    /// The end of what its queries see: behind itself, except in drafters whose rows see one another.
+    pub(crate) end: usize,
+}
+
+impl Row {
+    /// A row that sees itself and what comes before.
+    pub(crate) fn causal(span: usize, pos: usize) -> Row {
+        Row { span, pos, angle: pos, end: pos + 1 }
+    }
 }
 
 /// Memory of forwards, kept between them.
@@ -102,6 +115,8 @@ pub(crate) struct Row {
 pub struct Scratch {
     /// Residual stream, `[m][n_embd]`.
     pub(crate) x: Vec<f32>,
+    /// Embeddings beside the stream, `[m][n_embd]`, where a drafter's layers read both.
+    pub(crate) embedded: Vec<f32>,
     /// What a block adds to the stream, `[m][n_embd]`.
     pub(crate) delta: Vec<f32>,
     pub(crate) q: Vec<f32>,
@@ -163,21 +178,21 @@ impl Model {
     /// There is no span, or one is empty, has a token out of range, no room for its results, taps of layers that do not exist or another kind of cache than
     /// the first; the spans have more than [`MAX_ROWS`] rows; or a context is full. No state has changed.
     pub fn forward(&self, spans: &mut [Span<'_>], scratch: &mut Scratch) -> Result<()> {
-        let (n_embd, n_layer) = (self.config.n_embd, self.config.n_layer());
+        let n_embd = self.config.n_embd;
         let kind = spans.first().ok_or(Error::EmptyPrompt)?.state.kv().kind();
         let mut rows = Vec::new();
         for (s, span) in spans.iter_mut().enumerate() {
             span.check(self, kind)?;
             let first = span.state.len();
             span.state.reserve(span.tokens.len())?;
-            rows.extend((0..span.tokens.len()).map(|i| Row { span: s, pos: first + i }));
+            rows.extend((0..span.tokens.len()).map(|i| Row::causal(s, first + i)));
         }
         if rows.len() > MAX_ROWS {
             return Err(Error::Internal(format!("a pass of {} rows, the limit is {MAX_ROWS}", rows.len())));
         }
         scratch.own.resize_with(self.pool.count(), Own::default);
         let tokens: Vec<u32> = spans.iter().flat_map(|span| span.tokens).copied().collect();
-        self.embed(&tokens, scratch);
+        self.embed(&tokens, &mut scratch.x);
         self.embed_per_layer(&tokens, scratch);
         {
             let mut taps = Vec::with_capacity(spans.len());
@@ -190,14 +205,9 @@ impl Model {
                 base += tokens.len();
                 lent.push(state.lend());
             }
-            for layer in 0..=n_layer {
-                taps.iter_mut().for_each(|(taps, base, n)| taps.copy(layer, &scratch.x, *base, *n, n_embd));
-                if layer < n_layer {
-                    self.attend(layer, &rows, &lent, scratch);
-                    self.feed(layer, rows.len(), scratch);
-                    self.finish_layer(layer, rows.len(), scratch);
-                }
-            }
+            self.layers(&rows, &lent, scratch, |layer, stream| {
+                taps.iter_mut().for_each(|(taps, base, n)| taps.copy(layer, stream, *base, *n, n_embd));
+            });
         }
         let (mut wanted, mut outputs) = (Vec::new(), Vec::new());
         let mut base = 0;
@@ -218,22 +228,58 @@ impl Model {
         Ok(())
     }
 
-    /// Token embeddings into the residual stream.
-    fn embed(&self, tokens: &[u32], scratch: &mut Scratch) {
+    /// Token embeddings into rows, usually those of the residual stream.
+    pub(crate) fn embed(&self, tokens: &[u32], rows: &mut Vec<f32>) {
         let n_embd = self.config.n_embd;
-        at_least(&mut scratch.x, tokens.len() * n_embd);
-        let table = self.arena.panels(&self.weights.embedding);
-        let x = Shared::new(&mut scratch.x);
+        at_least(rows, tokens.len() * n_embd);
+        let table = self.panels(&self.weights.embedding);
+        let embed = |token: u32, row: &mut [f32]| {
+            table.dequantize_row(token as usize, row);
+            if self.config.embed_scale != 1.0 {
+                row.iter_mut().for_each(|v| *v *= self.config.embed_scale);
+            }
+        };
+        // One row is made before another thread would begin.
+        if let [token] = tokens {
+            return embed(*token, &mut rows[..n_embd]);
+        }
+        let x = Shared::new(rows);
         self.pool.run(|worker| {
             for r in worker.share(tokens.len()) {
                 // SAFETY: rows of this worker's share.
-                let row = unsafe { x.part(r * n_embd..(r + 1) * n_embd) };
-                table.dequantize_row(tokens[r] as usize, row);
-                if self.config.embed_scale != 1.0 {
-                    row.iter_mut().for_each(|v| *v *= self.config.embed_scale);
-                }
+                embed(tokens[r], unsafe { x.part(r * n_embd..(r + 1) * n_embd) });
             }
         });
+    }
+
+    /// The stream's rows times a matrix that does not stand in a layer: `m` rows that `source` gives, to the first columns of the stream.
+    pub(crate) fn enter(&self, matrix: &Matrix, m: usize, source: Source<'_>, scratch: &mut Scratch) {
+        let Scratch { x, own, common, .. } = scratch;
+        at_least(x, m * matrix.n);
+        let x = Shared::new(x);
+        let rows = (self.kinds([matrix]), m, matrix.k);
+        with_packed(&self.pool, &self.set, rows, source, own, common, &|worker, packed, _| {
+            // SAFETY: each worker uses the columns of its share.
+            unsafe { self.product(matrix, worker.share(matrix.panels()), packed, &x, (0, matrix.n), &[]) };
+        });
+    }
+
+    /// Runs the layers over rows whose stream stands in the scratch; `tap` sees the stream before each layer and after the last.
+    pub(crate) fn layers(
+        &self,
+        rows: &[Row],
+        lent: &[Lent<'_>],
+        scratch: &mut Scratch,
+        mut tap: impl FnMut(usize, &[f32]),
+    ) {
+        let n_layer = self.config.n_layer();
+        for layer in 0..n_layer {
+            tap(layer, &scratch.x);
+            self.attend(layer, rows, lent, scratch);
+            self.feed(layer, rows.len(), scratch);
+            self.finish_layer(layer, rows.len(), scratch);
+        }
+        tap(n_layer, &scratch.x);
     }
 
     /// What activations these matrices want.
@@ -263,7 +309,7 @@ impl Model {
         // SAFETY: `out` has room for all rows (checked); the columns are the caller's.
         unsafe {
             let place = Out::new(out.as_mut_ptr().add(at), stride);
-            self.set.multiply_then(&self.arena.panels(matrix), (panels.start, panels.len()), &acts, place, next);
+            self.set.multiply_then(&self.panels(matrix), (panels.start, panels.len()), &acts, place, next);
         }
     }
 
@@ -276,14 +322,14 @@ impl Model {
         // are moved to the front; the address that is formed may lie before `out`, the addresses that are written do not.
         unsafe {
             let place = Out::new(out.as_mut_ptr().wrapping_sub(panels.start * 16), stride);
-            let weights = self.arena.panels(matrix);
+            let weights = self.panels(matrix);
             self.set.multiply_then(&weights, (panels.start, panels.len()), &acts, place, weights.from(panels.end));
         }
     }
 
     /// Where this worker's share of a matrix begins, for `next` of a product before it.
     pub(crate) fn share_of(&self, matrix: &Matrix, worker: Worker) -> &[u8] {
-        self.arena.panels(matrix).from(worker.share(matrix.panels()).start)
+        self.panels(matrix).from(worker.share(matrix.panels()).start)
     }
 
     /// What a worker reads first after `layer`.

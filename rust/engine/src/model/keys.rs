@@ -12,6 +12,7 @@ use std::collections::HashSet;
 use super::config::Activation;
 use crate::error::{Error, Result};
 use crate::gguf::{GgufFile, Value};
+use crate::limits;
 
 /// The keys that were asked for.
 #[derive(Default)]
@@ -59,6 +60,23 @@ impl<'a> Keys<'a> {
 
     pub(crate) fn text(&self, key: &str) -> Result<Option<&'a str>> {
         Ok(self.file.metadata().get_str(&self.ask(key))?)
+    }
+
+    /// A boolean; absent: false.
+    pub(crate) fn flag(&self, key: &str) -> Result<bool> {
+        Ok(self.file.metadata().get_bool(&self.ask(key))?.unwrap_or(false))
+    }
+
+    /// The list of layers under a key that must be there.
+    pub(crate) fn need_layers(&self, key: &str) -> Result<Vec<usize>> {
+        let name = self.ask(key);
+        let all = self.file.metadata().get_array_u32(&name)?;
+        let all = all.ok_or_else(|| self.file.metadata().missing(&name, "array of u32"))?;
+        if all.is_empty() || all.len() > limits::MAX_TAPS {
+            let expected = format!("1 to {}", limits::MAX_TAPS);
+            return Err(self.unsupported(key, format!("{} layers", all.len()), expected));
+        }
+        Ok(all.into_iter().map(|layer| layer as usize).collect())
     }
 
     /// One number for each of `n` layers.

@@ -39,11 +39,22 @@ pub(crate) struct Matrix {
     pub(crate) n: usize,
     pub(crate) k: usize,
     at: usize,
+    /// Whether it lies in the arena of the model that lends it ([`super::Model::panels`]).
+    lent: bool,
 }
 
 impl Matrix {
     fn bytes(&self) -> usize {
         self.n.div_ceil(PANEL) * PANEL * self.format.row_bytes(self.k)
+    }
+
+    /// The same matrix, as a drafter names it that has it from this one's model.
+    pub(crate) fn lent(self) -> Matrix {
+        Matrix { lent: true, ..self }
+    }
+
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lent
     }
 
     /// Number of panels.
@@ -232,7 +243,7 @@ impl<'a> Plan<'a> {
     }
 
     fn place(&mut self, tensor: usize, base: usize, format: Format, k: usize, n: usize, rows: Rows) -> Matrix {
-        let matrix = Matrix { format, n, k, at: self.bytes };
+        let matrix = Matrix { format, n, k, at: self.bytes, lent: false };
         self.bytes = (self.bytes + matrix.bytes()).next_multiple_of(ALIGN);
         let unit = rows.unit(n);
         let per_job = (JOB_BYTES / (unit * format.row_bytes(k)).max(1)).max(1) * unit;
@@ -255,6 +266,22 @@ impl<'a> Plan<'a> {
                 Err(Error::TensorValue { file: file_name(self.file), tensor: name.to_owned(), found: *found })
             }
         }
+    }
+
+    /// `n` whole numbers of 64 bits, read at once.
+    pub(crate) fn integers(&mut self, name: &str, n: usize) -> Result<Vec<i64>> {
+        let expected = vec![n as u64];
+        let Some(tensor) = self.file.tensor(name) else {
+            return Err(Error::MissingTensor { file: file_name(self.file), tensor: name.to_owned(), expected });
+        };
+        if tensor.shape() != expected || tensor.ty.name() != "I64" {
+            let found = tensor.shape().to_vec();
+            return Err(Error::TensorShape { file: file_name(self.file), tensor: name.to_owned(), found, expected });
+        }
+        self.asked.insert(name.to_owned());
+        let mut raw = vec![0; n * 8];
+        self.file.read_tensor(tensor, 0..raw.len() as u64, &mut raw)?;
+        Ok(raw.as_chunks::<8>().0.iter().map(|bytes| i64::from_le_bytes(*bytes)).collect())
     }
 
     /// A vector that may, must or must not be there.

@@ -30,6 +30,8 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 use std::time::Instant;
 
 use quoth_kernels::KernelSet;
+use quoth_kernels::matmul::Panels;
+use xxhash_rust::xxh3::Xxh3;
 
 pub use config::Config;
 pub use family::supported;
@@ -40,7 +42,7 @@ use crate::error::{Error, Result};
 use crate::gguf::GgufFile;
 use crate::limits;
 use crate::pool::Pool;
-use load::{Arena, Plan};
+use load::{Arena, Matrix, Plan};
 use rope::RopeTable;
 use weights::Weights;
 
@@ -60,6 +62,8 @@ pub struct Model {
     pub(crate) config: Config,
     pub(crate) weights: Weights,
     pub(crate) arena: Arena,
+    /// Of a drafter: the model that it drafts for, which lends it matrices.
+    lender: Option<Arc<Model>>,
     pub(crate) ropes: Vec<RopeTable>,
     pub(crate) pool: Arc<Pool>,
     /// What all caches of this model hold.
@@ -68,6 +72,16 @@ pub struct Model {
     n_ctx: usize,
     load_ns: u64,
     digest: OnceLock<u128>,
+    tokens: Tokens,
+}
+
+/// What tells one vocabulary from another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Tokens {
+    /// How many there are.
+    pub(crate) count: usize,
+    /// XXH3 of all texts, in order.
+    digest: u64,
 }
 
 impl std::fmt::Debug for Model {
@@ -114,7 +128,69 @@ impl Model {
         let (set, n_ctx) = (options.kernels, options.n_ctx);
         let load_ns = start.elapsed().as_nanos() as u64;
         let (kv_meter, digest) = (Arc::default(), OnceLock::new());
-        Ok(Arc::new(Model { config, weights, arena, ropes, pool, kv_meter, set, n_ctx, load_ns, digest }))
+        let lender = None;
+        let tokens = Model::tokens_of(file)?;
+        Ok(Arc::new(Model {
+            config,
+            weights,
+            arena,
+            lender,
+            ropes,
+            pool,
+            kv_meter,
+            set,
+            n_ctx,
+            load_ns,
+            digest,
+            tokens,
+        }))
+    }
+
+    /// Loads what `plan` asked for as the layers of a drafter for `target`: they run on its threads, for contexts of its length, and use the matrices that it
+    /// lends ([`Matrix::lent`]) where they lie.
+    ///
+    /// # Errors
+    /// Memory or the disk failed, or `progress` said stop.
+    pub(crate) fn attached(
+        target: &Arc<Model>,
+        (config, weights, plan): (Config, Weights, Plan<'_>),
+        start: Instant,
+        progress: &mut (dyn FnMut(usize, usize) -> bool + Send),
+    ) -> Result<Model> {
+        let (pool, set, n_ctx) = (target.pool.clone(), target.set, target.n_ctx);
+        let arena = plan.load(&pool, progress)?;
+        let factors = weights.rope_factors.as_deref();
+        let ropes = config.ropes.iter().map(|rope| RopeTable::new(rope, factors, n_ctx)).collect();
+        let load_ns = start.elapsed().as_nanos() as u64;
+        let (kv_meter, digest, lender) = (Arc::default(), OnceLock::new(), Some(target.clone()));
+        let tokens = target.tokens;
+        Ok(Model { config, weights, arena, lender, ropes, pool, kv_meter, set, n_ctx, load_ns, digest, tokens })
+    }
+
+    /// The vocabulary of a file.
+    pub(crate) fn tokens_of(file: &GgufFile) -> Result<Tokens> {
+        let mut hash = Xxh3::new();
+        let texts = file.metadata().get_array_str("tokenizer.ggml.tokens")?;
+        let mut count = 0;
+        for text in texts.iter().flat_map(|texts| texts.iter()) {
+            hash.update(&(text.len() as u64).to_le_bytes());
+            hash.update(text);
+            count += 1;
+        }
+        Ok(Tokens { count, digest: hash.digest() })
+    }
+
+    /// Its vocabulary.
+    pub(crate) fn tokens(&self) -> Tokens {
+        self.tokens
+    }
+
+    /// The panels of a matrix, its own or lent.
+    pub(crate) fn panels(&self, matrix: &Matrix) -> Panels<'_> {
+        match &self.lender {
+            Some(lender) if matrix.is_lent() => lender.arena.panels(matrix),
+            _ => self.arena.panels(matrix),
+        }
     }
 
     /// The model in numbers.

@@ -24,7 +24,7 @@ impl Model {
             // SAFETY: each worker uses the columns of its share.
             unsafe { self.product(&source.proj, worker.share(source.proj.panels()), packed, &inputs, (0, all), &[]) };
         });
-        let table = self.arena.panels(&source.embedding);
+        let table = self.panels(&source.embedding);
         let (own_scale, proj_scale) = ((width as f32).sqrt(), (n_embd as f32).sqrt());
         let half = std::f32::consts::FRAC_1_SQRT_2;
         self.pool.run(|worker| {

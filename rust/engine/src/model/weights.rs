@@ -17,7 +17,10 @@ pub(crate) struct Linear {
 /// Query, key and value of a layer.
 #[derive(Debug)]
 pub(crate) struct Attention {
-    pub(crate) norm: Vec<f32>,
+    /// Norm of the stream's row before the products; `None`: the row goes in as it is.
+    pub(crate) norm: Option<Vec<f32>>,
+    /// Of a layer that reads the token's embedding beside the stream: its norm. The embedding stands first in the input of query, key and value.
+    pub(crate) embed_norm: Option<Vec<f32>>,
     pub(crate) q: Linear,
     /// `None`: the layer reads another's keys and values.
     pub(crate) kv: Option<KeyValue>,
@@ -158,14 +161,27 @@ impl Weights {
             let scale = format!("{blk}.layer_output_scale.weight");
             let scales = if family.value_norm { Presence::Optional } else { Presence::Never };
             Ok(Layer {
-                attention: attention(plan, config, layer, family, &blk)?,
-                ffn: feed_forward(plan, config, layer, family, &blk)?,
                 per_layer,
                 scale: plan.vector_if(scales, &scale, 1)?.map(|v| v[0]),
+                ..Layer::plan(plan, config, layer, family, &blk)?
             })
         });
         let layers = layers.collect::<Result<_>>()?;
         Ok(Weights { embedding, per_layer, layers, output_norm, output, rope_factors })
+    }
+}
+
+impl Layer {
+    /// Asks for the tensors of attention and feed-forward.
+    pub(crate) fn plan(
+        plan: &mut Plan<'_>,
+        config: &Config,
+        layer: &LayerConfig,
+        family: &Family,
+        blk: &str,
+    ) -> Result<Layer> {
+        let attention = attention(plan, config, layer, family, blk)?;
+        Ok(Layer { attention, ffn: feed_forward(plan, config, layer, family, blk)?, per_layer: None, scale: None })
     }
 }
 
@@ -177,6 +193,11 @@ fn attention(
     blk: &str,
 ) -> Result<Attention> {
     let n_embd = config.n_embd;
+    let norm = plan.vector(&format!("{blk}.attn_norm.weight"), n_embd)?;
+    let (embed_norm, norm, width) = match family.embeds_beside {
+        true => (Some(norm), plan.vector(&format!("{blk}.attn_norm_2.weight"), n_embd)?, 2 * n_embd),
+        false => (None, norm, n_embd),
+    };
     let (dim, pairs, dims) = (layer.head_dim, family.pairs, config.ropes[layer.rope].dims);
     let (n_q, n_kv) = (layer.n_head * dim, layer.n_head_kv * dim);
     let bias = family.qkv_bias;
@@ -187,11 +208,11 @@ fn attention(
         plan.unused(&format!("{blk}.attn_k_norm.weight"), &[dim])?;
         None
     } else {
-        let k = plan.rotary(&format!("{blk}.attn_k.weight"), n_embd, n_kv, pairs, dim, dims)?;
+        let k = plan.rotary(&format!("{blk}.attn_k.weight"), width, n_kv, pairs, dim, dims)?;
         let value = format!("{blk}.attn_v.weight");
         let may_lack = family.value_from_key && layer.window.is_none();
         let lacks = may_lack && !plan.has_in_every_layer(&value, &[n_embd, n_kv])?;
-        let v = if lacks { k } else { plan.matrix(&value, n_embd, n_kv)? };
+        let v = if lacks { k } else { plan.matrix(&value, width, n_kv)? };
         Some(KeyValue {
             k: Linear {
                 matrix: k,
@@ -203,9 +224,10 @@ fn attention(
         })
     };
     Ok(Attention {
-        norm: plan.vector(&format!("{blk}.attn_norm.weight"), n_embd)?,
+        norm: Some(norm),
+        embed_norm,
         q: Linear {
-            matrix: plan.rotary(&format!("{blk}.attn_q.weight"), n_embd, n_q, pairs, dim, dims)?,
+            matrix: plan.rotary(&format!("{blk}.attn_q.weight"), width, n_q, pairs, dim, dims)?,
             bias: plan.rotary_vector_if(bias, &format!("{blk}.attn_q.bias"), n_q, pairs, dim, dims)?,
         },
         kv,

@@ -154,6 +154,7 @@ fn run(model: &Arc<Model>, vocab: Option<Arc<Vocab>>, outcome: &mut Outcome) {
             gate: Gate::new(GateOptions::default()).unwrap(),
             costs: costs.into(),
             max_draft: 8,
+            drafters: Vec::new(),
         });
         let mut decoder = Decoder::new(model.clone(), vocab.clone(), KvKind::F16, speculation)?;
         let request = Request {

@@ -222,7 +222,7 @@ fn whatever_a_source_answers_the_tokens_are_those_of_a_decoder_that_does_not_gue
             let gate = Gate::new(open).unwrap();
             let costs = costs.into();
             let (guessed, hits) = play(
-                decoder(Some(Speculation { source: Box::new(source), gate, costs, max_draft })),
+                decoder(Some(Speculation { source: Box::new(source), gate, costs, max_draft, drafters: Vec::new() })),
                 &sampling,
                 &acts,
                 extend,

@@ -259,6 +259,25 @@ impl DraftSource for Witness {
         self.inner.truncate_pending(n);
     }
 
+    fn give_way(&mut self, extra: Option<f64>) {
+        {
+            let mut book = self.enter();
+            let settled = book.pending.as_ref().is_none_or(|(_, _, draft)| draft.is_empty());
+            book.expect(settled, || format!("gives way at {extra:?} with a draft pending"));
+        }
+        self.inner.give_way(extra);
+    }
+
+    fn graft(&mut self, context: &[u32], guessed: &[u32], max: usize, draft: &mut Draft) -> Result<(), SourceError> {
+        {
+            let mut book = self.enter();
+            let fits = book.seen == context && !guessed.is_empty() && *draft == Draft::default();
+            book.expect(fits, || format!("a graft behind {guessed:?} into {draft:?}"));
+        }
+        let result = self.inner.graft(context, guessed, max, draft);
+        self.note(result)
+    }
+
     fn rebuild(&mut self, history: &[u32]) -> Result<(), SourceError> {
         {
             let mut book = self.enter();

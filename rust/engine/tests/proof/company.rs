@@ -56,7 +56,7 @@ impl Member {
             let stream = rig.stream(&prompt, wanted + 20);
             let (source, _) = hire(role, &[stream], n_vocab);
             let gate = Gate::new(open_gate()).unwrap();
-            Speculation { source, gate, costs: costs.clone(), max_draft: 1 + dice.below(12) }
+            Speculation { source, gate, costs: costs.clone(), max_draft: 1 + dice.below(12), drafters: Vec::new() }
         });
         let mut sequence = Sequence::new(rig.model.clone(), rig.vocab.clone(), rig.kind, speculation).unwrap();
         let log = Arc::new(Mutex::new(Log { blind, ..Log::default() }));

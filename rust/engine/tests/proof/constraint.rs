@@ -7,15 +7,18 @@ use quoth_draft::Gate;
 use quoth_engine::constraint::{Constraint, Mask};
 use quoth_engine::decode::{Engine, Finish, Request, Sequence, Speculation};
 use quoth_engine::error::Error;
+use quoth_engine::proposer::Drafter;
 use quoth_engine::sample::Sampling;
 
 use crate::cast::{ROLES, Role, hire};
+use crate::heads::{Part as Playing, Player};
 use crate::models::{Dice, Spec};
 use crate::rig::{Mishap, Rig, Run, Watched, assert_same_run, free, open_gate, request, uninterrupted, warm};
 use quoth_engine::decode::probe::Part;
 use quoth_kernels::KernelSet;
 use quoth_kernels::attend::KvKind;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 
 const PROMPT: [u32; 9] = [40, 41, 42, 43, 44, 40, 41, 42, 43];
 
@@ -385,9 +388,12 @@ fn constrained_sequences_in_company_are_what_they_are_alone() {
             let (expected, stream) = stream(&rig, &wanted);
             let role = ROLES[dice.below(ROLES.len())];
             let speculation = (dice.below(4) > 0).then(|| {
-                let (source, _) = hire(role, &[stream], n_vocab);
+                let (source, _) = hire(role, std::slice::from_ref(&stream), n_vocab);
                 let gate = Gate::new(open_gate()).unwrap();
-                Speculation { source, gate, costs: costs.clone(), max_draft: 1 + dice.below(12) }
+                let part = [Playing::Perfect, Playing::HalfWrong, Playing::Garbage][dice.below(3)];
+                let player = Player::new(part, &[stream], &rig.model, rig.kind) as Arc<dyn Drafter>;
+                let drafters = if dice.below(2) == 0 { vec![player] } else { Vec::new() };
+                Speculation { source, gate, costs: costs.clone(), max_draft: 1 + dice.below(12), drafters }
             });
             let mut sequence = Sequence::new(rig.model.clone(), rig.vocab.clone(), rig.kind, speculation).unwrap();
             sequence.begin(&PROMPT, wanted, 0).unwrap();

@@ -212,7 +212,7 @@ fn a_shortest_draft_above_the_longest_is_refused_by_name() {
     let refused = |min_draft, max_draft| {
         let gate = Gate::new(GateOptions { min_draft, ..open_gate() }).unwrap();
         let (source, _) = crate::cast::hire(Role::Silent, &[], 97);
-        let speculation = Speculation { source, gate, costs: free().into(), max_draft };
+        let speculation = Speculation { source, gate, costs: free().into(), max_draft, drafters: Vec::new() };
         let made =
             quoth_engine::decode::Decoder::new(rig.model.clone(), rig.vocab.clone(), rig.kind, Some(speculation));
         made.err().map(|e| e.to_string())

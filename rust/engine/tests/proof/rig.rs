@@ -7,6 +7,7 @@ use quoth_engine::Error;
 use quoth_engine::decode::probe::{Part, Probe};
 use quoth_engine::decode::{Decoder, Finish, Request, Speculation, Step};
 use quoth_engine::model::Model;
+use quoth_engine::proposer::Drafter;
 use quoth_engine::sample::Sampling;
 use quoth_engine::vocab::{StopSet, Vocab};
 use quoth_kernels::KernelSet;
@@ -161,7 +162,7 @@ impl Rig {
         Rig { blind: true, ..self }
     }
 
-    fn watched(&self, speculation: Option<Speculation>, book: Option<Shared<Book>>) -> Watched {
+    pub(crate) fn watched(&self, speculation: Option<Speculation>, book: Option<Shared<Book>>) -> Watched {
         let mut decoder = Decoder::new(self.model.clone(), self.vocab.clone(), self.kind, speculation).unwrap();
         let log = Arc::new(Mutex::new(Log { blind: self.blind, ..Log::default() }));
         decoder.set_probe(Some(Box::new(Eye(log.clone()))));
@@ -187,7 +188,20 @@ impl Rig {
         costs: Costs,
     ) -> Watched {
         let (source, book) = hire(role, streams, self.model.config().n_vocab);
-        self.watched(Some(Speculation { source, gate, costs, max_draft }), Some(book))
+        self.watched(Some(Speculation { source, gate, costs, max_draft, drafters: Vec::new() }), Some(book))
+    }
+
+    /// A decoder with drafters beside a source that plays a role; gates stay open, costs are nothing.
+    pub(crate) fn attended(
+        &self,
+        role: Role,
+        streams: &[Vec<u32>],
+        max_draft: usize,
+        drafters: Vec<Arc<dyn Drafter>>,
+    ) -> Watched {
+        let (source, book) = hire(role, streams, self.model.config().n_vocab);
+        let (gate, costs) = (Gate::new(open_gate()).unwrap(), uninterrupted(free()));
+        self.watched(Some(Speculation { source, gate, costs, max_draft, drafters }), Some(book))
     }
 
     /// Prompt and what plain decoding makes of it in so many tokens, without any stop: what a perfect source knows.

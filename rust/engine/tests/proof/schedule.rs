@@ -57,7 +57,13 @@ fn job(rig: &Rig, dice: &mut Dice, prompt: Vec<u32>, scheduler: &Scheduler) -> (
         let stream: Vec<u32> = prompt.iter().copied().chain(run.committed()).collect();
         let (source, _) = hire(ROLES[dice.below(ROLES.len())], &[stream], n_vocab);
         let gate = Gate::new(if dice.below(2) == 0 { open_gate() } else { GateOptions::default() }).unwrap();
-        Speculation { source, gate, costs: scheduler.intake().costs().clone(), max_draft: 2 + dice.below(10) }
+        Speculation {
+            source,
+            gate,
+            costs: scheduler.intake().costs().clone(),
+            max_draft: 2 + dice.below(10),
+            drafters: Vec::new(),
+        }
     });
     (Job { prompt, request, speculation, priority: dice.below(3) as i32 - 1 }, alone)
 }

@@ -153,6 +153,11 @@ impl Best {
         self.entries.iter().map(|(_, id)| *id)
     }
 
+    /// The logits of [`Self::ids`].
+    pub fn values(&self) -> impl ExactSizeIterator<Item = f32> + '_ {
+        self.entries.iter().map(|(x, _)| *x)
+    }
+
     /// The lowest id whose logit is NaN.
     pub fn nan(&self) -> Option<u32> {
         self.nan

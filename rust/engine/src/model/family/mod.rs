@@ -66,6 +66,8 @@ pub(crate) struct Family {
     pub(crate) soft_cap: bool,
     /// Nonlinearity of the feed-forward.
     pub(crate) activation: Activation,
+    /// Whether layers read the token's embedding beside the stream: `attn_norm` is the embedding's norm then, `attn_norm_2` the stream's.
+    pub(crate) embeds_beside: bool,
     /// How experts are chosen and joined to the rest, if layers have them.
     pub(crate) experts: ExpertStyle,
     /// What the common keys do not say.
@@ -84,9 +86,13 @@ const COMMON: Family = Family {
     value_from_key: false,
     soft_cap: false,
     activation: Activation::Silu,
+    embeds_beside: false,
     experts: ExpertStyle::Instead,
     configure: dense,
 };
+
+/// The layer of EAGLE-3 heads (`crate::proposer`): a drafter, no model of its own.
+pub(crate) const EAGLE3: Family = Family { arch: "eagle3", pairs: Pairs::Adjacent, embeds_beside: true, ..COMMON };
 
 /// All families, in the order in which errors list them.
 const FAMILIES: &[&Family] =
