@@ -6,7 +6,8 @@ D2  The trained head for SmolLM2, given PyTorch's hidden rows, equals PyTorch's:
     a deviation of 3.5 by 0.012, so the bound is 0.03; every row's best token and every chain is the same.
 D3  A DFlash block drafter equals a plain computation and the random fixture likewise; the trained one, of 8 bits,
     gives PyTorch's drafts, all 21, and its greatest logits, of a deviation of 2.6, within 0.4.
-D4  Wiring that is wrong is seen: another layer's hidden rows, layers in another order, a norm left out, a block that sees only what is before it.
+D4  Wiring that is wrong is seen: another layer's hidden rows, layers in another order, a norm left out, a block that
+    sees only what is before it.
 
 That no text changes is proved in Rust (`proof/drafters.rs`) and tried here once more.
 """
@@ -148,7 +149,7 @@ def test_a_block_drafter_equals_a_plain_computation_and_wrong_wiring_is_seen(tin
         assert np.abs(found["logits"] - logits).max() > 0.1
     later = drafter.write(tmp_path / "later.gguf", conv_kernel_size=2)
     with pytest.raises(
-        quoth.ModelFileError, match="key `dflash.conv_kernel_size` is not known to architecture `dflash`"
+        quoth.ModelFileError, match=r"key `dflash.conv_kernel_size` is not known to architecture `dflash`"
     ):
         quoth.Model(tiny, drafter=later)
 

@@ -53,6 +53,29 @@ fn match_and_draft_equal_the_slow_twins_on_adversarial_streams() {
     }
 }
 
+/// Where the stream would stand with guesses behind it: the longest end of both that the stream holds, and what followed it there.
+#[test]
+fn what_is_foreseen_is_the_longest_end_of_stream_and_guesses_that_the_stream_holds() {
+    let mut dice = Dice(11);
+    for round in 0..3000 {
+        let len = 1 + dice.below(60) as usize;
+        let stream = oracle::random_stream(&mut dice, [2, 3, 9][round % 3], len);
+        let n = 1 + dice.below(5) as usize;
+        let guessed = oracle::random_stream(&mut dice, [2, 3, 9][round % 3], n);
+        let mut index = SuffixIndex::new();
+        index.extend(&stream).unwrap();
+        let (state, found) = index.foresee(&guessed);
+        let both = [&stream[..], &guessed[..]].concat();
+        assert_eq!(found as usize, oracle::longest_suffix_within(&stream, &both), "{guessed:?} after {stream:?}");
+        if found > 0 {
+            let after: Vec<u32> = index.after(state).collect();
+            let end = stream.len() - after.len();
+            assert!(stream[..end].ends_with(&both[both.len() - found as usize..]), "{guessed:?} after {stream:?}");
+            assert_eq!(after, stream[end..]);
+        }
+    }
+}
+
 proptest! {
     #[test]
     fn match_and_draft_equal_the_slow_twins_on_any_stream(stream in prop::collection::vec(0u32..4, 0..60)) {
