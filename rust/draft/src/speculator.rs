@@ -31,6 +31,8 @@ use crate::source::{Budget, Draft, DraftSource, Part, SourceError, TopkRow};
 use crate::table::MAX_DRAFT;
 
 #[cfg(test)]
+mod lanes;
+#[cfg(test)]
 mod tests;
 
 /// What bounds a draft.

@@ -818,7 +818,7 @@ fn guess(
     let Some(ask) = speculator.ask(|lane| attached.is_ready(lane, history)) else { return 0 };
     let start = clock.now_ns();
     let mut last = start;
-    let failed = attached.propose(ask.lane, history, &mut |guess| {
+    let failed = attached.propose(ask.lane, history, ask.most, &mut |guess| {
         let now = clock.now_ns();
         let ns = now - std::mem::replace(&mut last, now);
         speculator.take(history, guess.token, guess.level, ns, bounds)

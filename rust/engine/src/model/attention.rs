@@ -118,7 +118,7 @@ impl Model {
     pub(crate) fn attend(&self, layer: usize, rows: &[Row], lent: &[Lent<'_>], scratch: &mut Scratch) {
         let weights = &self.weights.layers[layer].attention;
         let config = &self.config.layers[layer];
-        self.project(layer, weights, config, rows, lent, scratch);
+        self.project(layer, weights, config, (rows, lent), true, scratch);
 
         let (mut jobs, steps) = tile_jobs(config, rows, lent.len());
         let kept = cut(&mut jobs, steps.len(), self.pool.count());
@@ -140,14 +140,22 @@ impl Model {
         self.output(layer, weights, &task, scratch);
     }
 
-    /// Queries, keys and values of the new rows: products, biases, norms, rotation; keys and values go to the cache.
+    /// Puts keys and values of rows into the caches of all layers, made of the stream as it is, without a norm: the way of drafters that do not run their
+    /// layers over the rows that they remember.
+    pub(crate) fn remember(&self, rows: &[Row], lent: &[Lent<'_>], scratch: &mut Scratch) {
+        for (layer, (weights, config)) in self.weights.layers.iter().zip(&self.config.layers).enumerate() {
+            self.project(layer, &weights.attention, config, (rows, lent), false, scratch);
+        }
+    }
+
+    /// Queries (if `whole`; else keys and values are made of the raw stream), keys and values of the new rows: products, biases, norms, rotation; keys and values go to the cache.
     fn project(
         &self,
         layer: usize,
         weights: &Attention,
         config: &LayerConfig,
-        rows: &[Row],
-        lent: &[Lent<'_>],
+        (rows, lent): (&[Row], &[Lent<'_>]),
+        whole: bool,
         scratch: &mut Scratch,
     ) {
         let (n_embd, dim, m) = (self.config.n_embd, config.head_dim, rows.len());
@@ -168,7 +176,7 @@ impl Model {
                 }
                 None => out,
             };
-            match &weights.norm {
+            match weights.norm.as_ref().filter(|_| whole) {
                 Some(norm) => self.set.rms_norm(&x[row], Some(norm), self.config.eps, out),
                 None => out.copy_from_slice(&x[row]),
             }
@@ -182,6 +190,7 @@ impl Model {
         let width = weights.q.matrix.k;
         with_packed(&self.pool, &self.set, (kinds, m, width), &norm, own, common, &|worker, packed, _| {
             let (own_q, own_k, own_v) = shares.of(worker);
+            let own_q = if whole { own_q } else { 0..0 };
             // No columns are no panels, also where the heads before them end inside one.
             let panels = |columns: Range<usize>| match columns.is_empty() {
                 true => 0..0,

@@ -112,12 +112,18 @@ impl Attached {
         self.all[i].proposer.is_ready(history)
     }
 
-    /// Lets proposer `i` guess what follows `history`.
+    /// Lets proposer `i` guess what follows `history`, up to `most` tokens.
     ///
     /// # Errors
     /// It cannot go on.
-    pub(crate) fn propose(&mut self, i: usize, history: &[u32], take: &mut dyn FnMut(Guess) -> bool) -> Result<()> {
-        self.all[i].proposer.propose(history, take)
+    pub(crate) fn propose(
+        &mut self,
+        i: usize,
+        history: &[u32],
+        most: usize,
+        take: &mut dyn FnMut(Guess) -> bool,
+    ) -> Result<()> {
+        self.all[i].proposer.propose(history, most, take)
     }
 
     /// Forgets positions from `n` on.

@@ -24,7 +24,7 @@ use quoth_kernels::top::Best;
 
 use super::registry::Progress;
 use super::rows::{MANY, Rows};
-use super::{Description, Drafter, Guess, Hidden, Kept, Proposer, Trace};
+use super::{Description, Drafter, Guess, Hidden, Kept, Outer, Proposer, Trace, of_another};
 use crate::error::{Error, Result};
 use crate::gguf::GgufFile;
 use crate::limits;
@@ -70,30 +70,13 @@ pub(super) fn load(file: &GgufFile, target: &Arc<Model>, progress: Progress<'_>)
     let start = Instant::now();
     let asked = Asked::default();
     let keys = Keys { file, arch: KIND, asked: &asked };
-    let other = |what, found: String, expected: String| {
-        Err(Error::DrafterOfAnother { file: file_name(file), what, found, expected })
-    };
     let (n_vocab, n_embd) = (target.config().n_vocab, target.config().n_embd);
-    let said = match keys.uint("vocab_size")? {
-        Some(said) => Some(said),
-        None => file.metadata().get_array_str("tokenizer.ggml.tokens")?.map(|tokens| tokens.len()),
-    };
-    if let Some(said) = said.filter(|said| *said != n_vocab) {
-        return other("a vocabulary of", said.to_string(), n_vocab.to_string());
-    }
-    let width = keys.uint("target_hidden_size")?.unwrap_or(n_embd);
-    if width != n_embd {
-        return other("a target's hidden size of", width.to_string(), n_embd.to_string());
-    }
-    let taps = keys.need_layers("target_layers")?;
-    if let Some(layer) = taps.iter().find(|layer| **layer > target.config().n_layer()) {
-        return other("the input of layer", layer.to_string(), format!("layers 0 to {}", target.config().n_layer()));
-    }
+    super::check_vocabulary(keys, target)?;
+    let taps = super::checked_taps(keys, target)?;
     if keys.flag("norm_before_fc")? {
         return Err(keys.unsupported("norm_before_fc", "true", "false"));
     }
     let normed = keys.flag("norm_before_residual")?;
-    let has_own = |name: &str| file.tensor(name).is_some();
     let n_draft = match file.tensor("output.weight").map(|tensor| tensor.shape().to_vec()) {
         Some(shape) if shape.len() == 2 && shape[1] <= limits::MAX_VOCAB as u64 => shape[1] as usize,
         Some(found) => {
@@ -104,7 +87,7 @@ pub(super) fn load(file: &GgufFile, target: &Arc<Model>, progress: Progress<'_>)
     };
     let config = Config::of(keys, &EAGLE3, n_draft)?;
     if config.n_embd != n_embd {
-        return other("a hidden size of", config.n_embd.to_string(), n_embd.to_string());
+        return Err(of_another(keys, "a hidden size of", config.n_embd, n_embd));
     }
     if config.n_layer() != 1 {
         return Err(keys.unsupported("block_count", config.n_layer(), "1"));
@@ -114,18 +97,11 @@ pub(super) fn load(file: &GgufFile, target: &Arc<Model>, progress: Progress<'_>)
     let fc = plan.matrix("fc.weight", taps.len() * n_embd, n_embd)?;
     let mut layer = Layer::plan(&mut plan, &config, &config.layers[0], &EAGLE3, "blk.0")?;
     let state_norm = if normed { layer.attention.norm.take() } else { None };
-    let embedding = match has_own("token_embd.weight") {
-        true => plan.matrix("token_embd.weight", n_embd, n_vocab)?,
-        false => target.weights.embedding.lent(),
-    };
-    let output = match has_own("output.weight") {
-        true => plan.matrix("output.weight", n_embd, n_draft)?,
-        false => target.weights.output.lent(),
-    };
-    let ids = match has_own("d2t") {
+    let Outer { embedding, output } = super::outer(&mut plan, target, n_draft)?;
+    let ids = match plan.has("d2t") {
         true => Some(draft_ids(file, &plan.integers("d2t", n_draft)?, n_vocab)?),
         false if n_draft != n_vocab => {
-            return other("an output of", format!("{n_draft} tokens and no `d2t`"), n_vocab.to_string());
+            return Err(of_another(keys, "no `d2t` and an output of", n_draft, n_vocab));
         }
         false => None,
     };
@@ -134,6 +110,9 @@ pub(super) fn load(file: &GgufFile, target: &Arc<Model>, progress: Progress<'_>)
     let mut config = config;
     if embedding.is_lent() {
         config.embed_scale = target.config().embed_scale;
+    }
+    if output.is_lent() {
+        config.soft_cap = target.config().soft_cap;
     }
     let layers = Model::attached(target, (config, weights, plan), start, progress)?;
     let description = Description {
@@ -311,7 +290,7 @@ impl Proposer for Head {
         self.rows.is_ready(history)
     }
 
-    fn propose(&mut self, history: &[u32], take: &mut dyn FnMut(Guess) -> bool) -> Result<()> {
+    fn propose(&mut self, history: &[u32], _most: usize, take: &mut dyn FnMut(Guess) -> bool) -> Result<()> {
         if !self.rows.is_ready(history) {
             return Ok(());
         }

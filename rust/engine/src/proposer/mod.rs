@@ -11,6 +11,7 @@
 //! | `registry` | which kinds there are, and which one a file is |
 //! | `rows` | the rows that wait for a head, and the positions of those that its cache holds |
 //! | `eagle3` | EAGLE-3 heads: one layer that reads token and hidden row, drafting one token after another |
+//! | `dflash` | block drafters: a few layers that guess a whole block in one pass |
 //! | `model` | a smaller model with the same vocabulary |
 //! | `attached` | the proposers of one sequence: which hidden rows a forward copies for them |
 //!
@@ -22,12 +23,13 @@
 //! - **R4** A drafter copies no matrix of its target: embedding and output head that its file lacks are the target's, where they lie.
 
 mod attached;
+mod dflash;
 mod eagle3;
 mod model;
 mod registry;
 mod rows;
 
-use std::fmt::Debug;
+use std::fmt::{Debug, Display};
 use std::sync::Arc;
 
 use quoth_kernels::attend::KvKind;
@@ -37,11 +39,10 @@ pub(crate) use attached::Attached;
 pub use registry::{attach, kinds};
 
 use crate::error::{Error, Result};
+use crate::model::keys::{Keys, file_name};
+use crate::model::load::{Matrix, Plan};
 use crate::model::{Model, Output, Scratch, Span, Taps, Want};
 use crate::state::State;
-
-/// Longest chain of guesses, whatever pays.
-pub const MAX_CHAIN: usize = 16;
 
 /// A drafter in numbers.
 #[derive(Debug, Clone, PartialEq)]
@@ -166,11 +167,11 @@ pub trait Proposer: Send {
     /// Whether it has what it needs to guess what follows `history`.
     fn is_ready(&self, history: &[u32]) -> bool;
 
-    /// Guesses what follows `history`, of which the last token is not cached yet, token after token as long as `take` says so.
+    /// Guesses what follows `history`, of which the last token is not cached yet, up to `most` tokens, one after another as long as `take` says so.
     ///
     /// # Errors
     /// It cannot go on; it is asked no more. Guesses that it gave stand.
-    fn propose(&mut self, history: &[u32], take: &mut dyn FnMut(Guess) -> bool) -> Result<()>;
+    fn propose(&mut self, history: &[u32], most: usize, take: &mut dyn FnMut(Guess) -> bool) -> Result<()>;
 
     /// Forgets the rows of positions from `n` on.
     fn rewind(&mut self, n: usize);
@@ -200,6 +201,58 @@ fn guess(best: &Best, ids: Option<&[u32]>) -> Result<Guess> {
     let lead = value - values.next().unwrap_or(f32::NEG_INFINITY);
     let level = LEVEL_EDGES.iter().take_while(|edge| lead >= **edge).count();
     Ok(Guess { token: ids.map_or(id, |ids| ids[id as usize]), level })
+}
+
+/// Refuses a file whose vocabulary is not as large as the target's, as far as the file says.
+fn check_vocabulary(keys: Keys<'_>, target: &Model) -> Result<()> {
+    let said = match keys.uint("vocab_size")? {
+        Some(said) => Some(said),
+        None => keys.file.metadata().get_array_str("tokenizer.ggml.tokens")?.map(|tokens| tokens.len()),
+    };
+    match said.filter(|said| *said != target.config().n_vocab) {
+        None => Ok(()),
+        Some(said) => Err(of_another(keys, "a vocabulary of", said, target.config().n_vocab)),
+    }
+}
+
+/// The layers that a file reads, which the target must have. Layer `n_layer` stands for the stream behind the last one.
+fn checked_taps(keys: Keys<'_>, target: &Model) -> Result<Vec<usize>> {
+    let (n_embd, n_layer) = (target.config().n_embd, target.config().n_layer());
+    let width = keys.uint("target_hidden_size")?.unwrap_or(n_embd);
+    if width != n_embd {
+        return Err(of_another(keys, "a target's hidden size of", width, n_embd));
+    }
+    let taps = keys.need_layers("target_layers")?;
+    match taps.iter().find(|layer| **layer > n_layer) {
+        None => Ok(taps),
+        Some(layer) => Err(of_another(keys, "the input of layer", layer, format!("layers 0 to {n_layer}"))),
+    }
+}
+
+/// A file that is made for another model.
+fn of_another(keys: Keys<'_>, what: &'static str, found: impl Display, expected: impl Display) -> Error {
+    let (found, expected) = (found.to_string(), expected.to_string());
+    Error::DrafterOfAnother { file: file_name(keys.file), what, found, expected }
+}
+
+/// Embedding and output head over `n_draft` tokens: the file's, or the target's where they lie (R4).
+fn outer(plan: &mut Plan<'_>, target: &Model, n_draft: usize) -> Result<Outer> {
+    let (n_embd, n_vocab) = (target.config().n_embd, target.config().n_vocab);
+    let embedding = match plan.has("token_embd.weight") {
+        true => plan.matrix("token_embd.weight", n_embd, n_vocab)?,
+        false => target.weights.embedding.lent(),
+    };
+    let output = match plan.has("output.weight") {
+        true => plan.matrix("output.weight", n_embd, n_draft)?,
+        false => target.weights.output.lent(),
+    };
+    Ok(Outer { embedding, output })
+}
+
+/// The matrices at both ends of a drafter.
+struct Outer {
+    embedding: Matrix,
+    output: Matrix,
 }
 
 /// What a pass of a drafter takes in plain steps of its target, by what both read.

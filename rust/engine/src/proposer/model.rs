@@ -133,7 +133,7 @@ impl Proposer for Writer {
         history.len() <= self.shared(history) + MANY + 1
     }
 
-    fn propose(&mut self, history: &[u32], take: &mut dyn FnMut(Guess) -> bool) -> Result<()> {
+    fn propose(&mut self, history: &[u32], _most: usize, take: &mut dyn FnMut(Guess) -> bool) -> Result<()> {
         let mut text = history.to_vec();
         loop {
             self.follow(&text, true)?;

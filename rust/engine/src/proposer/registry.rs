@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Drafter, eagle3, model};
+use super::{Drafter, dflash, eagle3, model};
 use crate::error::{Error, Result};
 use crate::gguf::GgufFile;
 use crate::model::keys::file_name;
@@ -21,7 +21,8 @@ struct Kind {
 }
 
 /// All kinds whose files are nothing else, in the order in which errors list them. Files of models are drafters of kind `model`.
-const KINDS: &[Kind] = &[Kind { name: eagle3::KIND, load: eagle3::load }];
+const KINDS: &[Kind] =
+    &[Kind { name: eagle3::KIND, load: eagle3::load }, Kind { name: dflash::KIND, load: dflash::load }];
 
 /// The architectures that only drafters have.
 pub fn kinds() -> impl Iterator<Item = &'static str> {

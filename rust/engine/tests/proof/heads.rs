@@ -144,7 +144,7 @@ impl Proposer for Performance {
         self.held.last().is_some_and(|(pos, _)| pos + 2 == history.len())
     }
 
-    fn propose(&mut self, history: &[u32], take: &mut dyn FnMut(Guess) -> bool) -> Result<()> {
+    fn propose(&mut self, history: &[u32], _most: usize, take: &mut dyn FnMut(Guess) -> bool) -> Result<()> {
         let player = self.player.clone();
         let calls = {
             let mut book = player.book.lock().unwrap();
@@ -291,4 +291,56 @@ impl HeadSpec {
     pub(crate) fn attach(&self, target: &Spec, model: &Arc<Model>) -> Arc<dyn Drafter> {
         Arc::new(Free(attach(&self.file(target), model, &mut |_, _| true).unwrap()))
     }
+}
+
+/// A block drafter of random weights for a model, two layers and blocks of `block`, as a file.
+pub(crate) fn block_drafter(target: &Spec, block: u32) -> GgufFile {
+    let (n, ff, dim, n_head, n_kv, format) = (target.n_embd, 2 * target.n_embd, 32, 4, 2, target.format);
+    let mut dice = Dice(u64::from(block));
+    let mut builder = GgufBuilder::new()
+        .kv("general.architecture", "dflash")
+        .kv("dflash.block_count", 2u32)
+        .kv("dflash.context_length", 4096u32)
+        .kv("dflash.embedding_length", n as u32)
+        .kv("dflash.feed_forward_length", ff as u32)
+        .kv("dflash.attention.head_count", n_head as u32)
+        .kv("dflash.attention.head_count_kv", n_kv as u32)
+        .kv("dflash.attention.key_length", dim as u32)
+        .kv("dflash.attention.value_length", dim as u32)
+        .kv("dflash.attention.layer_norm_rms_epsilon", 1e-5f32)
+        .kv("dflash.rope.freq_base", 10_000f32)
+        .kv("dflash.block_size", block)
+        .kv("dflash.target_layers", vec![0u32, 2])
+        .kv("tokenizer.ggml.mask_token_id", 5u32);
+    let mut matrix = |builder: GgufBuilder, name: &str, k: usize, n: usize| {
+        let raw = random_blocks(format, n * k, 1.0 / (k as f64).sqrt(), &mut dice);
+        builder.tensor(name, &[k as u64, n as u64], ggml_type(format), &raw)
+    };
+    builder = matrix(builder, "fc.weight", 2 * n, n);
+    for layer in 0..2 {
+        for (role, k, n) in [
+            ("attn_q", n, n_head * dim),
+            ("attn_k", n, n_kv * dim),
+            ("attn_v", n, n_kv * dim),
+            ("attn_output", n_head * dim, n),
+            ("ffn_gate", n, ff),
+            ("ffn_up", n, ff),
+            ("ffn_down", ff, n),
+        ] {
+            builder = matrix(builder, &format!("blk.{layer}.{role}.weight"), k, n);
+        }
+    }
+    let norm = |builder: GgufBuilder, name: &str, n: usize| {
+        let raw: Vec<u8> = (0..n).flat_map(|i| (0.8f32 + (i % 5) as f32 / 10.0).to_le_bytes()).collect();
+        builder.tensor(name, &[n as u64], ggml_type(Format::F32), &raw)
+    };
+    builder = norm(builder, "enc.output_norm.weight", n);
+    builder = norm(builder, "output_norm.weight", n);
+    for layer in 0..2 {
+        builder = norm(builder, &format!("blk.{layer}.attn_norm.weight"), n);
+        builder = norm(builder, &format!("blk.{layer}.ffn_norm.weight"), n);
+        builder = norm(builder, &format!("blk.{layer}.attn_q_norm.weight"), dim);
+        builder = norm(builder, &format!("blk.{layer}.attn_k_norm.weight"), dim);
+    }
+    GgufFile::from_bytes("block.gguf", builder.build()).unwrap()
 }

@@ -94,6 +94,9 @@ const COMMON: Family = Family {
 /// The layer of EAGLE-3 heads (`crate::proposer`): a drafter, no model of its own.
 pub(crate) const EAGLE3: Family = Family { arch: "eagle3", pairs: Pairs::Adjacent, embeds_beside: true, ..COMMON };
 
+/// The layers of DFlash block drafters (`crate::proposer`).
+pub(crate) const DFLASH: Family = Family { arch: "dflash", qk_norm: Presence::Needed, ..COMMON };
+
 /// All families, in the order in which errors list them.
 const FAMILIES: &[&Family] =
     &[&llama::FAMILY, &qwen2::FAMILY, &qwen3::FAMILY, &qwen3moe::FAMILY, &gemma3::FAMILY, &gemma4::FAMILY];
