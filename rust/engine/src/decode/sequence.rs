@@ -72,6 +72,10 @@ pub(crate) struct Plan {
     pub(crate) masks: Option<PendingMasks>,
     /// How many tokens the draft begins with that come in any case.
     pub(crate) forced: usize,
+    /// Whether the token after the carried one comes in any case, where nothing is drafted.
+    certain: bool,
+    /// Whether rows are looked at beside what is sampled from them.
+    seen: bool,
     /// Whether the tokens are the prompt's.
     pub(crate) prompt: bool,
     /// What asking for a draft took.
@@ -82,6 +86,11 @@ impl Plan {
     /// Drafted tokens.
     pub(crate) fn drafted(&self) -> usize {
         if self.prompt { 0 } else { self.tokens.len() - 1 }
+    }
+
+    /// How many rows of tokens that come in any case are not made.
+    pub(crate) fn unmade(&self) -> usize {
+        if self.prompt { 0 } else { self.tokens.len() - self.rows.rows(self.tokens.len()) }
     }
 
     /// How many greatest of each row the source wants: it is told of rows that verify its own guesses.
@@ -106,6 +115,15 @@ pub(crate) enum Results<'r> {
     Logits(&'r mut [f32]),
     /// The greatest of each row, best first: all that plain greedy decoding wants.
     Best(&'r [Best]),
+}
+
+impl Results<'_> {
+    fn rows(&self, n_vocab: usize) -> usize {
+        match self {
+            Results::Logits(logits) => logits.len() / n_vocab,
+            Results::Best(best) => best.len(),
+        }
+    }
 }
 
 /// When a step and its forward ran.
@@ -408,13 +426,15 @@ impl Sequence {
                 greedy,
                 masks: None,
                 forced: 0,
+                certain: false,
+                seen,
                 prompt: true,
                 draft_ns: 0,
             }));
         }
         let start = clock.now_ns();
         let mut tokens: Vec<u32> = self.history.last().copied().into_iter().collect();
-        let (mut draft_ns, mut forced) = (0, 0);
+        let (mut draft_ns, mut forced, mut certain) = (0, 0, false);
         if let Some(speculator) = &mut self.speculator {
             let (cached, n_ctx) = (self.state.len(), self.state.n_ctx());
             // Forced tokens and a draft behind them, together.
@@ -449,6 +469,14 @@ impl Sequence {
             if speculator.allowed() {
                 draft_ns = (clock.now_ns() - start).max(1);
             }
+        } else {
+            match turn.forced(1) {
+                Ok(next) => certain = !next.is_empty(),
+                Err(error) => {
+                    self.turn = Some(turn);
+                    return Move::Over(Err(error));
+                }
+            }
         }
         self.in_step = true;
         Move::Forward(Box::new(Plan {
@@ -458,6 +486,8 @@ impl Sequence {
             greedy,
             masks: None,
             forced,
+            certain,
+            seen,
             prompt: false,
             draft_ns,
         }))
@@ -470,6 +500,10 @@ impl Sequence {
         {
             let draft = if plan.prompt { Vec::new() } else { plan.tokens[1..].to_vec() };
             plan.masks = Some(masker.ask(constraint, draft));
+            // What comes in any case needs no row.
+            if !plan.prompt && !plan.seen && plan.topk(self.speculator.as_ref()) == 0 {
+                plan.rows = Want::Tail(plan.tokens.len() - plan.forced - usize::from(plan.certain));
+            }
         }
     }
 
@@ -657,6 +691,8 @@ impl Sequence {
             }
         };
         let n_vocab = self.model.config().n_vocab;
+        // Rows of tokens that come in any case may not have been made (C3).
+        let unmade = (draft.len() + 1).saturating_sub(results.rows(n_vocab));
         for i in 0..=draft.len() {
             let pos = self.history.len();
             if topk > 0
@@ -677,11 +713,12 @@ impl Sequence {
             }
             let mask = masks.get(i).unwrap_or(&Mask::All);
             let (picked, row) = match &mut results {
+                _ if i < unmade => (turn.sampler.sample_forced(mask, pos), &[][..]),
                 Results::Logits(logits) => {
-                    let row = &mut logits[i * n_vocab..(i + 1) * n_vocab];
+                    let row = &mut logits[(i - unmade) * n_vocab..(i - unmade + 1) * n_vocab];
                     (turn.sampler.sample_allowed(row, mask, &self.history, turn.committed, pos), &*row)
                 }
-                Results::Best(best) => (greatest(&best[i], pos), &[][..]),
+                Results::Best(best) => (greatest(&best[i - unmade], pos), &[][..]),
             };
             let chosen = picked.and_then(|picked| {
                 let lp = turn.request.logprobs.map(|n| logprobs(row, picked.token, n, pos)).transpose()?;
