@@ -70,10 +70,10 @@ pub(crate) struct Plan {
     pub(crate) greedy: bool,
     /// What the constraint allows along the tokens; the constraint is with them.
     pub(crate) masks: Option<PendingMasks>,
-    /// How many tokens the draft begins with that come in any case.
+    /// How many tokens the draft begins with that the constraint foretells.
     pub(crate) forced: usize,
-    /// Whether the token after the carried one comes in any case, where nothing is drafted.
-    certain: bool,
+    /// How many of the next tokens come in any case.
+    certain: usize,
     /// Whether rows are looked at beside what is sampled from them.
     seen: bool,
     /// Whether the tokens are the prompt's.
@@ -140,7 +140,7 @@ pub(crate) struct Timing {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Committed {
     pub(crate) drafted: usize,
-    /// Drafted tokens that came in any case.
+    /// Drafted tokens that the constraint foretold.
     pub(crate) forced: usize,
     pub(crate) accepted: usize,
     pub(crate) tokens: usize,
@@ -426,7 +426,7 @@ impl Sequence {
                 greedy,
                 masks: None,
                 forced: 0,
-                certain: false,
+                certain: 0,
                 seen,
                 prompt: true,
                 draft_ns: 0,
@@ -434,25 +434,27 @@ impl Sequence {
         }
         let start = clock.now_ns();
         let mut tokens: Vec<u32> = self.history.last().copied().into_iter().collect();
-        let (mut draft_ns, mut forced, mut certain) = (0, 0, false);
+        let (mut draft_ns, mut forced) = (0, 0);
+        // Forced tokens and a draft behind them, together.
+        let (cached, n_ctx) = (self.state.len(), self.state.n_ctx());
+        let room = MAX_DRAFT.min(n_ctx - cached - 1);
+        let wanted = turn.request.max_tokens - turn.produced;
+        let most = if self.speculator.is_some() { room.min(wanted - 1) } else { 1 };
+        let ahead = match turn.ahead(most, self.speculator.is_some()) {
+            Ok(ahead) => ahead,
+            Err(error) => {
+                self.turn = Some(turn);
+                return Move::Over(Err(error));
+            }
+        };
         if let Some(speculator) = &mut self.speculator {
-            let (cached, n_ctx) = (self.state.len(), self.state.n_ctx());
-            // Forced tokens and a draft behind them, together.
-            let room = MAX_DRAFT.min(n_ctx - cached - 1);
-            let wanted = turn.request.max_tokens - turn.produced;
-            let certain = match turn.forced(room.min(wanted - 1)) {
-                Ok(certain) => certain,
-                Err(error) => {
-                    self.turn = Some(turn);
-                    return Move::Over(Err(error));
-                }
-            };
             let bounds = Bounds {
                 room,
                 wanted,
                 n_vocab: self.model.config().n_vocab,
                 stop_ids: &turn.stop_ids,
-                forced: &certain,
+                forced: &ahead.tokens,
+                certain: ahead.certain,
             };
             let load = Load { rows: others, spans: others, cached };
             let draft = speculator.propose(&self.history, bounds, load);
@@ -469,14 +471,6 @@ impl Sequence {
             if speculator.allowed() {
                 draft_ns = (clock.now_ns() - start).max(1);
             }
-        } else {
-            match turn.forced(1) {
-                Ok(next) => certain = !next.is_empty(),
-                Err(error) => {
-                    self.turn = Some(turn);
-                    return Move::Over(Err(error));
-                }
-            }
         }
         self.in_step = true;
         Move::Forward(Box::new(Plan {
@@ -486,7 +480,7 @@ impl Sequence {
             greedy,
             masks: None,
             forced,
-            certain,
+            certain: ahead.certain,
             seen,
             prompt: false,
             draft_ns,
@@ -502,7 +496,7 @@ impl Sequence {
             plan.masks = Some(masker.ask(constraint, draft));
             // What comes in any case needs no row.
             if !plan.prompt && !plan.seen && plan.topk(self.speculator.as_ref()) == 0 {
-                plan.rows = Want::Tail(plan.tokens.len() - plan.forced - usize::from(plan.certain));
+                plan.rows = Want::Tail(plan.tokens.len().saturating_sub(plan.certain));
             }
         }
     }

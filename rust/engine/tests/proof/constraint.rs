@@ -111,6 +111,20 @@ impl Constraint for Rule {
         Ok(())
     }
 
+    fn likely(&mut self, max: usize, out: &mut Vec<u32>) -> quoth_engine::Result<()> {
+        let mut walk = self.clone();
+        while walk.taken < self.length
+            && let Mask::One(token) = walk.mask()
+        {
+            walk.take(token);
+        }
+        // Right now and then; only some rules guess.
+        if max > 0 && walk.taken < self.length && !self.length.is_multiple_of(8) {
+            out.push((walk.state >> 20) as u32 % self.n_vocab);
+        }
+        Ok(())
+    }
+
     fn commit(&mut self, token: u32) -> quoth_engine::Result<bool> {
         if !self.take(token) && self.fault == Fault::None {
             return Err(Error::Constraint(format!("{token} is not allowed behind {} tokens", self.taken)));
