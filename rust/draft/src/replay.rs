@@ -275,6 +275,7 @@ fn steps(
             n_vocab: usize::MAX,
             stop_ids: part.stops,
             forced: &[],
+            certain: 0,
         };
         let draft = speculator.propose(&stream[..pos], bounds, Load { cached, ..Load::default() });
         let (drafted, accepted) = (draft.len(), draft.accepted(&stream[pos..]));

@@ -42,7 +42,7 @@ pub struct Budget<'a> {
     /// `extra[d]`: cost above a plain step of verifying d tokens, in plain steps, on this machine, at this context, beside the sequences of this step.
     /// From 0 to `max_tokens`.
     pub extra: &'a [f64],
-    /// How many tokens at the end of the context are certain to come and not committed yet: what a constraint forces. The draft goes on behind them.
+    /// How many tokens at the end of the context are foretold by a constraint, certain or nearly so, and not committed yet. The draft goes on behind them.
     pub ahead: usize,
 }
 

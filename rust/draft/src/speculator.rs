@@ -6,7 +6,7 @@
 //!     generation. A source that fails is not asked again, and the reason is kept.
 //! U2  Whenever a draft is cut, the source is told ([`DraftSource::truncate_pending`]).
 //! U3  The gate is asked once a step, by `propose`. Nothing here looks at a clock: times come with the records, costs from the shared [`Costs`].
-//! U4  Tokens that a constraint forces stand before the draft of the source, whatever the gate says: they cost a row each and are right. Gate, ledger and
+//! U4  Tokens that a constraint foretells stand before the draft of the source, whatever the gate says: they cost a row each and are right, or nearly always. Gate, ledger and
 //!     `min_draft` concern what the source drafts behind them.
 //! U5  A step is `propose`, perhaps `cut`, the forward, `observe` or `drop_pending`, `observe_topk`, and one of the two records. The time of the step enters
 //!     the costs ([`crate::CostModel::observe`]) before the record, because the gate judges by the newest costs.
@@ -35,6 +35,9 @@ mod lanes;
 #[cfg(test)]
 mod tests;
 
+/// The chance of a token that a constraint foretells without forcing it, where those before it are right.
+const LIKELY: f64 = 0.9;
+
 /// What bounds a draft.
 #[derive(Debug, Clone, Copy)]
 pub struct Bounds<'a> {
@@ -46,8 +49,10 @@ pub struct Bounds<'a> {
     pub n_vocab: usize,
     /// Ends of generation, ascending.
     pub stop_ids: &'a [u32],
-    /// Tokens that come next in any case.
+    /// Tokens that a constraint foretells.
     pub forced: &'a [u32],
+    /// How many of them come in any case; the others probably.
+    pub certain: usize,
 }
 
 impl Bounds<'_> {
@@ -111,7 +116,7 @@ pub struct Speculator {
     /// What drafts of this step add to a plain step, by length.
     extra: Vec<f64>,
     draft: Draft,
-    /// How many tokens the draft begins with that are forced.
+    /// How many tokens the draft begins with that a constraint foretells.
     forced: usize,
     /// What the source drafts behind them.
     guess: Draft,
@@ -275,7 +280,8 @@ impl Speculator {
         let longest = MAX_DRAFT.min(bounds.room).min(bounds.wanted.saturating_sub(1));
         self.forced = bounds.forced.len().min(longest);
         self.draft.tokens.extend_from_slice(&bounds.forced[..self.forced]);
-        self.draft.reach.resize(self.forced, 1.0);
+        let likely = |i: usize| LIKELY.powi((i + 1).saturating_sub(bounds.certain) as i32);
+        self.draft.reach.extend((0..self.forced).map(likely));
         self.draft.source = (self.forced > 0).then(|| self.grammar.clone());
         // While a gate is closed, each question is a step of its wait: it is asked first.
         self.lanes.iter_mut().for_each(Lane::ask);
@@ -333,8 +339,9 @@ impl Speculator {
         if !is_reach(guess) {
             self.ledger.fill_reach(guess);
         }
+        let before = self.draft.reach.last().copied().unwrap_or(1.0);
         self.draft.tokens.extend_from_slice(&guess.tokens);
-        self.draft.reach.extend_from_slice(&guess.reach);
+        self.draft.reach.extend(guess.reach.iter().map(|reach| before * reach));
         self.draft.source = guess.source.take();
     }
 
@@ -363,7 +370,7 @@ impl Speculator {
         }
     }
 
-    /// How many tokens the draft begins with that are forced.
+    /// How many tokens the draft begins with that a constraint foretells.
     pub fn forced(&self) -> usize {
         self.forced
     }
@@ -585,11 +592,15 @@ impl Speculator {
     /// A step that verified a draft of the source or of a lane: drafted tokens accepted, tokens committed, and its cost
     /// ([`crate::CostModel::draft_cost`]); `None` if the step failed or a stop cut it short, so that it says nothing about the draft's worth.
     pub fn record_verify(&mut self, accepted: usize, committed: usize, cost: Option<f64>) {
-        let (drafted, accepted) = (self.draft.len() - self.forced, accepted.saturating_sub(self.forced));
+        let spent = self.lanes_spent(self.drafting);
+        if accepted < self.forced {
+            // The step ended before the source's part: it says nothing about that.
+            return;
+        }
+        let (drafted, accepted) = (self.draft.len() - self.forced, accepted - self.forced);
         let committed = committed.saturating_sub(self.forced);
         let guessed = if self.drafting.is_some() { self.levels.len() } else { drafted };
         self.ledger.settle(self.draft.source.as_ref(), (drafted, guessed), accepted, committed);
-        let spent = self.lanes_spent(self.drafting);
         if let Some(number) = self.drafting {
             let sampled = accepted < drafted.min(committed);
             self.lanes[number].learn(&self.levels, accepted, sampled);

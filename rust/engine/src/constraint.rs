@@ -62,6 +62,15 @@ pub trait Constraint: Send {
     /// As `masks`.
     fn forced(&mut self, max: usize, out: &mut Vec<u32>) -> Result<()>;
 
+    /// Pushes up to `max` tokens that probably come behind what is forced: text that comes in any case, in the spelling that the vocabulary gives it, where
+    /// the model may choose a token that goes on further. Each is allowed in its place.
+    ///
+    /// # Errors
+    /// As `masks`.
+    fn likely(&mut self, _max: usize, _out: &mut Vec<u32>) -> Result<()> {
+        Ok(())
+    }
+
     /// Takes a committed token. Gives whether the answer is complete: nothing can follow.
     ///
     /// # Errors

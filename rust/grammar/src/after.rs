@@ -296,6 +296,10 @@ impl Constraint for After {
         if self.phase == Phase::Inside { self.machine.forced(max, out) } else { Ok(()) }
     }
 
+    fn likely(&mut self, max: usize, out: &mut Vec<u32>) -> Result<()> {
+        if self.phase == Phase::Inside { self.machine.likely(max, out) } else { Ok(()) }
+    }
+
     fn commit(&mut self, token: u32) -> Result<bool> {
         match self.entry(self.phase, token)? {
             Entry::Inner => {

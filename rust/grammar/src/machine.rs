@@ -5,7 +5,8 @@
 //! M1  Forced bytes become a *plan*: tokens that follow in any case. A plan is made at the first place where bytes are forced and none is left, so it is a
 //!     function of the committed tokens alone; along the plan each mask allows one token.
 //! M2  Questions walk along the draft and roll back to where they began, plan included.
-//! M3  An end of generation is allowed where the answer may end, and completes it.
+//! M3  What is left of forced bytes behind a plan, because a longer token could spell it, is a guess: `likely`.
+//! M4  An end of generation is allowed where the answer may end, and completes it.
 //!
 //! Cost: that of the grammar engine; along a plan nothing.
 
@@ -146,6 +147,23 @@ impl Constraint for Machine {
     fn forced(&mut self, max: usize, out: &mut Vec<u32>) -> Result<()> {
         self.make_plan();
         out.extend(self.plan.iter().take(max));
+        Ok(())
+    }
+
+    fn likely(&mut self, max: usize, out: &mut Vec<u32>) -> Result<()> {
+        self.make_plan();
+        let (plan, forced) = (self.plan.clone(), Vec::from(self.plan.clone()));
+        self.matcher.consume_tokens(&forced).map_err(failed)?;
+        if !self.is_complete() {
+            let bytes = self.matcher.compute_ff_bytes();
+            let env = self.matcher.tok_env().map_err(failed)?;
+            // Without forcing, the vocabulary may not be able to spell them.
+            if env.tokenize_is_canonical() {
+                out.extend(env.tokenize_bytes(&bytes).into_iter().take(max));
+            }
+        }
+        self.matcher.rollback(forced.len()).map_err(failed)?;
+        self.plan = plan;
         Ok(())
     }
 

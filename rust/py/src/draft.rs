@@ -189,7 +189,14 @@ impl DraftIndex {
         let mut speculator = self.lock(py)?;
         // Only the end of the context is looked at; the index knows the rest.
         let context = context.unwrap_or_else(|| self.cascade.lock().index().last().into_iter().collect());
-        let bounds = Bounds { room: max_tokens, wanted: usize::MAX, n_vocab: self.n_vocab, stop_ids: &[], forced: &[] };
+        let bounds = Bounds {
+            room: max_tokens,
+            wanted: usize::MAX,
+            n_vocab: self.n_vocab,
+            stop_ids: &[],
+            forced: &[],
+            certain: 0,
+        };
         Ok(speculator.propose(&context, bounds, Load::default()).tokens.clone())
     }
 

@@ -9,7 +9,8 @@ use crate::oracle::Dice;
 use crate::policy::CascadeOptions;
 use crate::table::{CostPoint, CostTable};
 
-const ANY: Bounds<'static> = Bounds { room: usize::MAX, wanted: usize::MAX, n_vocab: 100, stop_ids: &[7], forced: &[] };
+const ANY: Bounds<'static> =
+    Bounds { room: usize::MAX, wanted: usize::MAX, n_vocab: 100, stop_ids: &[7], forced: &[], certain: 0 };
 
 /// A source that drafts what it is given.
 struct Fixed(Draft);

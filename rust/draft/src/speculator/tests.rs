@@ -11,7 +11,8 @@ use crate::table::{CostPoint, CostTable};
 use proptest::prelude::*;
 use std::sync::{Arc, Mutex};
 
-const ANY: Bounds<'static> = Bounds { room: usize::MAX, wanted: usize::MAX, n_vocab: 100, stop_ids: &[], forced: &[] };
+const ANY: Bounds<'static> =
+    Bounds { room: usize::MAX, wanted: usize::MAX, n_vocab: 100, stop_ids: &[], forced: &[], certain: 0 };
 
 fn table(points: &[(usize, f64)]) -> CostTable {
     CostTable::new(points.iter().map(|&(k, cost)| CostPoint { k, cost }).collect(), "a test").unwrap()
@@ -129,7 +130,7 @@ fn a_draft_is_cut_to_what_can_be_verified_and_the_source_is_told() {
 fn forced_tokens_stand_before_the_draft_and_count_for_nothing() {
     let (mut speculator, strings) = puppet(2, 3);
     give(&strings, &[1, 2, 3, 4], Some("puppet"));
-    let bounds = Bounds { forced: &[7, 8], room: 6, ..ANY };
+    let bounds = Bounds { forced: &[7, 8], certain: 2, room: 6, ..ANY };
     let draft = speculator.propose(&[9], bounds, Load::default()).clone();
     assert_eq!((&draft.tokens[..], draft.source.as_deref()), (&[7, 8, 1, 2, 3][..], Some("puppet")));
     assert_eq!((&draft.reach[..2], speculator.forced()), (&[1.0, 1.0][..], 2));
@@ -462,7 +463,7 @@ proptest! {
             let given = &tokens[..dice.below(20) as usize];
             let reach = (0..dice.below(20)).map(|_| f64::from(dice.below(12)) / 10.0).collect();
             strings.lock().unwrap().next = Draft { tokens: given.to_vec(), reach, source: None };
-            let bounds = Bounds { room, wanted, n_vocab: 6, stop_ids: &[stop], forced: &[] };
+            let bounds = Bounds { room, wanted, n_vocab: 6, stop_ids: &[stop], forced: &[], certain: 0 };
             let draft = speculator.propose(&[0], bounds, Load::default()).clone();
             prop_assert!(draft.len() <= 8.min(room).min(wanted.saturating_sub(1)));
             prop_assert!(draft.is_empty() || draft.len() >= min_draft);

@@ -200,7 +200,7 @@ impl Engine {
                     let own = best.split_off_mut(..n).unwrap_or_default();
                     own.iter_mut().for_each(|best| best.reset(k));
                     match &plan.masks {
-                        Some(masks) => Output::Masked(own, masks),
+                        Some(masks) => Output::Masked(own, masks, plan.unmade()),
                         None => Output::Best(own),
                     }
                 }

@@ -62,6 +62,14 @@ pub struct Step {
     pub finish: Option<Finish>,
 }
 
+/// What a constraint says about the next tokens.
+#[derive(Debug, Default)]
+pub(crate) struct Ahead {
+    pub(crate) tokens: Vec<u32>,
+    /// How many of them come in any case.
+    pub(crate) certain: usize,
+}
+
 /// A request under way.
 #[derive(Debug)]
 pub(crate) struct Turn {
@@ -152,16 +160,20 @@ impl Turn {
         self.request.constraint.as_mut().map_or(Ok(draft.len()), |constraint| constraint.valid_prefix(draft))
     }
 
-    /// Up to `max` tokens that come next in any case.
+    /// Up to `max` tokens that come next in any case, and with `guess` those that probably come behind them.
     ///
     /// # Errors
     /// The constraint could not follow.
-    pub(crate) fn forced(&mut self, max: usize) -> Result<Vec<u32>> {
-        let mut forced = Vec::new();
+    pub(crate) fn ahead(&mut self, max: usize, guess: bool) -> Result<Ahead> {
+        let mut ahead = Ahead::default();
         if let Some(constraint) = &mut self.request.constraint {
-            constraint.forced(max, &mut forced)?;
+            constraint.forced(max, &mut ahead.tokens)?;
+            ahead.certain = ahead.tokens.len();
+            if guess && ahead.certain < max {
+                constraint.likely(max - ahead.certain, &mut ahead.tokens)?;
+            }
         }
-        Ok(forced)
+        Ok(ahead)
     }
 
     /// Whether the last committed token completed a stop.

@@ -73,8 +73,12 @@ pub(crate) struct Plan {
     pub(crate) greedy: bool,
     /// What the constraint allows along the tokens; the constraint is with them.
     pub(crate) masks: Option<PendingMasks>,
-    /// How many tokens the draft begins with that come in any case.
+    /// How many tokens the draft begins with that the constraint foretells.
     pub(crate) forced: usize,
+    /// How many of the next tokens come in any case.
+    certain: usize,
+    /// Whether rows are looked at beside what is sampled from them.
+    seen: bool,
     /// Whether the tokens are the prompt's.
     pub(crate) prompt: bool,
     /// What asking the source for a draft took.
@@ -87,6 +91,11 @@ impl Plan {
     /// Drafted tokens.
     pub(crate) fn drafted(&self) -> usize {
         if self.prompt { 0 } else { self.tokens.len() - 1 }
+    }
+
+    /// How many rows of tokens that come in any case are not made.
+    pub(crate) fn unmade(&self) -> usize {
+        if self.prompt { 0 } else { self.tokens.len() - self.rows.rows(self.tokens.len()) }
     }
 
     /// How many greatest of each row the source wants: it is told of rows that verify its own guesses.
@@ -113,6 +122,15 @@ pub(crate) enum Results<'r> {
     Best(&'r [Best]),
 }
 
+impl Results<'_> {
+    fn rows(&self, n_vocab: usize) -> usize {
+        match self {
+            Results::Logits(logits) => logits.len() / n_vocab,
+            Results::Best(best) => best.len(),
+        }
+    }
+}
+
 /// When a step and its forward ran.
 pub(crate) struct Timing {
     /// The step began.
@@ -127,7 +145,7 @@ pub(crate) struct Timing {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Committed {
     pub(crate) drafted: usize,
-    /// Drafted tokens that came in any case.
+    /// Drafted tokens that the constraint foretold.
     pub(crate) forced: usize,
     pub(crate) accepted: usize,
     pub(crate) tokens: usize,
@@ -422,6 +440,8 @@ impl Sequence {
                 greedy,
                 masks: None,
                 forced: 0,
+                certain: 0,
+                seen,
                 prompt: true,
                 draft_ns: 0,
                 guess_ns: 0,
@@ -430,24 +450,26 @@ impl Sequence {
         let start = clock.now_ns();
         let mut tokens: Vec<u32> = self.history.last().copied().into_iter().collect();
         let (mut draft_ns, mut guess_ns, mut forced) = (0, 0, 0);
+        // Forced tokens and a draft behind them, together.
+        let (cached, n_ctx) = (self.state.len(), self.state.n_ctx());
+        let room = MAX_DRAFT.min(n_ctx - cached - 1);
+        let wanted = turn.request.max_tokens - turn.produced;
+        let most = if self.speculator.is_some() { room.min(wanted - 1) } else { 1 };
+        let ahead = match turn.ahead(most, self.speculator.is_some()) {
+            Ok(ahead) => ahead,
+            Err(error) => {
+                self.turn = Some(turn);
+                return Move::Over(Err(error));
+            }
+        };
         if let Some(speculator) = &mut self.speculator {
-            let (cached, n_ctx) = (self.state.len(), self.state.n_ctx());
-            // Forced tokens and a draft behind them, together.
-            let room = MAX_DRAFT.min(n_ctx - cached - 1);
-            let wanted = turn.request.max_tokens - turn.produced;
-            let certain = match turn.forced(room.min(wanted - 1)) {
-                Ok(certain) => certain,
-                Err(error) => {
-                    self.turn = Some(turn);
-                    return Move::Over(Err(error));
-                }
-            };
             let bounds = Bounds {
                 room,
                 wanted,
                 n_vocab: self.model.config().n_vocab,
                 stop_ids: &turn.stop_ids,
-                forced: &certain,
+                forced: &ahead.tokens,
+                certain: ahead.certain,
             };
             let load = Load { rows: others, spans: others, cached };
             speculator.propose(&self.history, bounds, load);
@@ -474,6 +496,8 @@ impl Sequence {
             greedy,
             masks: None,
             forced,
+            certain: ahead.certain,
+            seen,
             prompt: false,
             draft_ns,
             guess_ns,
@@ -487,6 +511,10 @@ impl Sequence {
         {
             let draft = if plan.prompt { Vec::new() } else { plan.tokens[1..].to_vec() };
             plan.masks = Some(masker.ask(constraint, draft));
+            // What comes in any case needs no row.
+            if !plan.prompt && !plan.seen && plan.topk(self.speculator.as_ref()) == 0 {
+                plan.rows = Want::Tail(plan.tokens.len().saturating_sub(plan.certain));
+            }
         }
     }
 
@@ -711,6 +739,8 @@ impl Sequence {
             }
         };
         let n_vocab = self.model.config().n_vocab;
+        // Rows of tokens that come in any case may not have been made (C3).
+        let unmade = (draft.len() + 1).saturating_sub(results.rows(n_vocab));
         for i in 0..=draft.len() {
             let pos = self.history.len();
             if topk > 0
@@ -731,11 +761,12 @@ impl Sequence {
             }
             let mask = masks.get(i).unwrap_or(&Mask::All);
             let (picked, row) = match &mut results {
+                _ if i < unmade => (turn.sampler.sample_forced(mask, pos), &[][..]),
                 Results::Logits(logits) => {
-                    let row = &mut logits[i * n_vocab..(i + 1) * n_vocab];
+                    let row = &mut logits[(i - unmade) * n_vocab..(i - unmade + 1) * n_vocab];
                     (turn.sampler.sample_allowed(row, mask, &self.history, turn.committed, pos), &*row)
                 }
-                Results::Best(best) => (greatest(&best[i], pos), &[][..]),
+                Results::Best(best) => (greatest(&best[i - unmade], pos), &[][..]),
             };
             let chosen = picked.and_then(|picked| {
                 let lp = turn.request.logprobs.map(|n| logprobs(row, picked.token, n, pos)).transpose()?;

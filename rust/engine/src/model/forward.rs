@@ -50,6 +50,8 @@ pub struct Span<'a> {
 pub enum Want {
     /// Every row.
     All,
+    /// So many of the last rows.
+    Tail(usize),
     /// The last row.
     Last,
     /// None: the tokens are only cached.
@@ -61,6 +63,7 @@ impl Want {
     pub fn rows(self, n: usize) -> usize {
         match self {
             Want::All => n,
+            Want::Tail(rows) => rows.min(n),
             Want::Last => 1.min(n),
             Want::None => 0,
         }

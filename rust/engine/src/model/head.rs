@@ -27,8 +27,8 @@ pub enum Output<'o> {
     Logits(&'o mut [f32]),
     /// The greatest logits of each row; how many, each [`Best`] says.
     Best(&'o mut [Best]),
-    /// The greatest of the allowed logits of each row; the masks, one a row, are waited for.
-    Masked(&'o mut [Best], &'o PendingMasks),
+    /// The greatest of the allowed logits of each row; the masks are waited for, and the first row has this one.
+    Masked(&'o mut [Best], &'o PendingMasks, usize),
 }
 
 impl Output<'_> {
@@ -36,7 +36,7 @@ impl Output<'_> {
     pub(crate) fn check(&self, rows: usize, n_vocab: usize) -> Result<()> {
         let (found, expected) = match self {
             Output::Logits(logits) => (logits.len(), rows * n_vocab),
-            Output::Best(best) | Output::Masked(best, _) => (best.len(), rows),
+            Output::Best(best) | Output::Masked(best, ..) => (best.len(), rows),
         };
         if found != expected {
             return Err(Error::Internal(format!("room for {found} results of {rows} rows, expected {expected}")));
@@ -49,8 +49,8 @@ impl Output<'_> {
         match self {
             Output::Logits(logits) => logits.chunks_exact_mut(n_vocab).map(Sink::Logits).collect(),
             Output::Best(best) => best.iter_mut().map(|best| Sink::Best(best, &Mask::All)).collect(),
-            Output::Masked(best, masks) => {
-                let masks = masks.wait().iter().chain(std::iter::repeat(&Mask::All));
+            Output::Masked(best, masks, first) => {
+                let masks = masks.wait().iter().skip(*first).chain(std::iter::repeat(&Mask::All));
                 best.iter_mut().zip(masks).map(|(best, mask)| Sink::Best(best, mask)).collect()
             }
         }

@@ -118,6 +118,19 @@ impl Sampler {
         picked.map_err(|error| error.unwrap_or_else(|| pick::not_a_number(row, pos)))
     }
 
+    /// The one token that the mask allows, without a row.
+    ///
+    /// # Errors
+    /// It allows several, or the one is banned.
+    pub fn sample_forced(&self, mask: &Mask, pos: usize) -> Result<Picked, SampleError> {
+        match mask {
+            Mask::One(token) if self.sampling.banned.binary_search(token).is_err() => {
+                Ok(Picked { token: *token, drew: !self.sampling.is_greedy() })
+            }
+            _ => Err(SampleError::AllMasked { pos }),
+        }
+    }
+
     /// As [`Self::sample`], among the tokens that the mask allows: the others count as -inf before all else. Where one token alone is allowed the row is
     /// not looked at.
     ///
@@ -133,10 +146,7 @@ impl Sampler {
     ) -> Result<Picked, SampleError> {
         match mask {
             Mask::All => self.sample(row, history, draw_index, pos),
-            Mask::One(token) => match self.sampling.banned.binary_search(token) {
-                Ok(_) => Err(SampleError::AllMasked { pos }),
-                Err(_) => Ok(Picked { token: *token, drew: !self.sampling.is_greedy() }),
-            },
+            Mask::One(_) => self.sample_forced(mask, pos),
             Mask::Set(words) => {
                 check_length(row, self.n_vocab, pos)?;
                 let mut masked = std::mem::take(&mut self.masked);
