@@ -38,6 +38,6 @@ pub mod schedule;
 pub mod session;
 mod shared;
 pub mod state;
-pub mod vocab;
 
 pub use error::{Error, ErrorKind, Result};
+pub use quoth_vocab as vocab;
