@@ -89,8 +89,8 @@ impl Scores {
             } else if let Some(found) = token(start, len) {
                 ids.push(found.id);
             } else {
-                for at in start..start + len {
-                    match self.byte(text[at]) {
+                for (at, byte) in (start..).zip(&text[start..start + len]) {
+                    match self.byte(*byte) {
                         NONE => drop(lost.get_or_insert(at)),
                         id => ids.push(id),
                     }

@@ -266,10 +266,10 @@ impl Tokenizer {
                     return Err(unspelled(rest.start + at));
                 }
                 rest.start = mark.map_or(end, |_| end + MARK.len());
-                for at in end..rest.start {
+                for (at, byte) in (end..).zip(&bytes[end..rest.start]) {
                     let id = match &built.encoder {
-                        Encoder::Merges(merges) => merges.byte(bytes[at]),
-                        Encoder::Scores(scores) => scores.byte(bytes[at]),
+                        Encoder::Merges(merges) => merges.byte(*byte),
+                        Encoder::Scores(scores) => scores.byte(*byte),
                     };
                     if id == NONE {
                         return Err(unspelled(at));
