@@ -71,10 +71,13 @@ mod tests {
     fn split(tokens: &[(u32, &str)], text: &str) -> Vec<String> {
         let tokens = tokens.iter().map(|(id, text)| (*id, text.as_bytes()));
         let parts = Finder::new(tokens, |text| text == b"<s>").unwrap().split(text.as_bytes(), true);
-        parts.into_iter().map(|part| match part {
-            Part::Token(id) => id.to_string(),
-            Part::Text(range) => text[range].to_owned(),
-        }).collect()
+        parts
+            .into_iter()
+            .map(|part| match part {
+                Part::Token(id) => id.to_string(),
+                Part::Text(range) => text[range].to_owned(),
+            })
+            .collect()
     }
 
     #[test]

@@ -44,7 +44,9 @@ fn scan(symbols: &mut Vec<Symbol>, rule: impl Fn(&Symbol, &Symbol) -> Option<Joi
     }
     for n in (1..=n).rev() {
         // The first of equals: `min_by_key` keeps the first.
-        let Some((at, best)) = pairs[..n].iter().copied().enumerate().min_by_key(|(_, joined)| joined.rank) else { return };
+        let Some((at, best)) = pairs[..n].iter().copied().enumerate().min_by_key(|(_, joined)| joined.rank) else {
+            return;
+        };
         if best == NEVER {
             return;
         }
@@ -100,7 +102,8 @@ mod tests {
     fn naive(symbols: &mut Vec<Symbol>, rule: impl Fn(&Symbol, &Symbol) -> Option<Joined>) {
         loop {
             let pairs = symbols.windows(2).enumerate();
-            let ranked = pairs.filter_map(|(at, pair)| rule(&pair[0], &pair[1]).map(|joined| (joined.rank, at, joined.id)));
+            let ranked =
+                pairs.filter_map(|(at, pair)| rule(&pair[0], &pair[1]).map(|joined| (joined.rank, at, joined.id)));
             let Some((_, at, id)) = ranked.min() else { return };
             symbols[at] = Symbol { start: symbols[at].start, len: symbols[at].len + symbols[at + 1].len, id };
             symbols.remove(at + 1);

@@ -45,15 +45,15 @@ impl Merges {
             joined.clear();
             joined.extend_from_slice(left);
             joined.extend_from_slice(right);
-            let token = |text: &[u8]| {
-                index.get(texts, text).ok_or_else(|| VocabError::MergeToken { rank, token: clip(text) })
-            };
+            let token =
+                |text: &[u8]| index.get(texts, text).ok_or_else(|| VocabError::MergeToken { rank, token: clip(text) });
             pairs.insert((token(left)?, token(right)?), Joined { rank: rank as u32, id: token(&joined)? });
         }
         let alphabet = (!family.metaspace).then(spell::byte_alphabet);
         let mut bytes = [NONE; 256];
         for (byte, id) in (0u8..=255).zip(&mut bytes) {
-            let text = alphabet.map_or_else(|| format!("<0x{byte:02X}>"), |alphabet| alphabet[usize::from(byte)].into());
+            let text =
+                alphabet.map_or_else(|| format!("<0x{byte:02X}>"), |alphabet| alphabet[usize::from(byte)].into());
             *id = visible(vocab, text.as_bytes()).unwrap_or(NONE);
         }
         Ok(Merges { pairs, bytes, alphabet, whole_words: family.whole_words, splitter: Splitter::new(family) })

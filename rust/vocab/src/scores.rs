@@ -77,7 +77,14 @@ impl Scores {
         lost
     }
 
-    fn chunk(&self, vocab: &Vocab, text: &[u8], symbols: &mut Vec<Symbol>, ids: &mut Vec<u32>, lost: &mut Option<usize>) {
+    fn chunk(
+        &self,
+        vocab: &Vocab,
+        text: &[u8],
+        symbols: &mut Vec<Symbol>,
+        ids: &mut Vec<u32>,
+        lost: &mut Option<usize>,
+    ) {
         let token = |at: usize, len: usize| {
             let id = vocab.id_of(&text[at..at + len]).ok().flatten()?;
             Some(Joined { rank: self.ranks[id as usize]?, id })

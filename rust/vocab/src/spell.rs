@@ -40,13 +40,15 @@ pub(crate) fn byte_alphabet() -> [char; 256] {
 /// Place and length of each character of a text; a byte that belongs to none is alone.
 pub(crate) fn characters(text: &[u8]) -> impl Iterator<Item = (usize, usize)> {
     let mut at = 0;
-    text.utf8_chunks().flat_map(|chunk| {
-        let valid = chunk.valid().chars().map(char::len_utf8);
-        valid.chain(chunk.invalid().iter().map(|_| 1))
-    }).map(move |len| {
-        at += len;
-        (at - len, len)
-    })
+    text.utf8_chunks()
+        .flat_map(|chunk| {
+            let valid = chunk.valid().chars().map(char::len_utf8);
+            valid.chain(chunk.invalid().iter().map(|_| 1))
+        })
+        .map(move |len| {
+            at += len;
+            (at - len, len)
+        })
 }
 
 /// Appends the bytes that a token stands for.

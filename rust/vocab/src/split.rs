@@ -424,7 +424,10 @@ mod tests {
 
     /// Runs and samples in a random order.
     fn texts() -> Vec<String> {
-        let runs = [" ", "\n", "\r\n", "7", "x", "X", "xY", ".", "\u{4e2d}", "e\u{301}", "'s", "a ", " \n", "-1 ", "\u{2003}", "\u{bd}"];
+        let runs = [
+            " ", "\n", "\r\n", "7", "x", "X", "xY", ".", "\u{4e2d}", "e\u{301}", "'s", "a ", " \n", "-1 ", "\u{2003}",
+            "\u{bd}",
+        ];
         let mut state = 7u64;
         let mut below = |n: usize| {
             state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
@@ -444,7 +447,8 @@ mod tests {
             let splitter = Splitter::new(family);
             let steps: Vec<_> = (family.steps)().iter().map(|step| fancy_regex::Regex::new(step).unwrap()).collect();
             for text in texts() {
-                let found: Vec<String> = words(&splitter, text.as_bytes()).into_iter().map(|w| String::from_utf8(w).unwrap()).collect();
+                let found: Vec<String> =
+                    words(&splitter, text.as_bytes()).into_iter().map(|w| String::from_utf8(w).unwrap()).collect();
                 assert_eq!(found, pieces(&text, &steps), "{}: {text:?}", family.names);
             }
         }

@@ -66,10 +66,7 @@ fn generation_ends_at_ids_of_keys_and_at_well_known_names() {
         ("<|im_start|>", CONTROL),
         ("<｜end▁of▁sentence｜>", CONTROL),
     ];
-    let builder = file("gpt2", &tokens)
-        .kv("eos_token_id", 6i128)
-        .kv("eot_token_id", 7i128)
-        .kv("eom_token_id", 8i128);
+    let builder = file("gpt2", &tokens).kv("eos_token_id", 6i128).kv("eot_token_id", 7i128).kv("eom_token_id", 8i128);
     let vocab = open(builder).expect("sound");
     // `</s>` is text here, and `[EOT]` something that a user may write.
     assert_eq!(vocab.eog_ids(), [1, 2, 3, 4, 6, 7, 8, 9, 11]);
@@ -117,7 +114,9 @@ fn an_end_of_message_inside_a_turn_does_not_end_a_generation() {
 #[test]
 fn ids_outside_the_vocabulary_are_refused_for_bos_and_eos_and_none_for_others() {
     let two = [("a", NORMAL), ("b", NORMAL)];
-    for (name, key) in [("bos_token_id", "tokenizer.ggml.bos_token_id"), ("eos_token_id", "tokenizer.ggml.eos_token_id")] {
+    for (name, key) in
+        [("bos_token_id", "tokenizer.ggml.bos_token_id"), ("eos_token_id", "tokenizer.ggml.eos_token_id")]
+    {
         for found in [2, -1, i128::from(u64::MAX)] {
             let error = open(file("gpt2", &two).kv(name, found)).expect_err("outside");
             assert_eq!(error, VocabError::TokenOutOfRange { key, found, n_vocab: 2 });
@@ -174,7 +173,10 @@ fn unknown_kinds_and_missing_or_short_arrays_are_refused_by_name() {
         let key = if text { "pre" } else { "model" };
         let expected = if text { "text in UTF-8" } else { "text" };
         if found.len() < 100 {
-            assert_eq!(why(tokens().kv(key, value)), format!("key `tokenizer.ggml.{key}` is {found}, expected {expected}"));
+            assert_eq!(
+                why(tokens().kv(key, value)),
+                format!("key `tokenizer.ggml.{key}` is {found}, expected {expected}")
+            );
         } else {
             let error = Tokenizer::from_metadata(&tokens().kv(key, value), None).expect_err("unknown").to_string();
             assert!(error.contains(&"\\u{1b}".repeat(80)) && !error.contains(&"\\u{1b}".repeat(81)), "{error}");
@@ -191,9 +193,13 @@ fn unknown_kinds_and_missing_or_short_arrays_are_refused_by_name() {
 #[test]
 fn tokens_that_are_not_utf8_stand_for_themselves_and_encode_nothing() {
     let tokens = texts([&[b'a', 0xff][..], &[], &[0xc4]]);
-    let file = File::default().kv("model", "gpt2").kv("tokens", tokens).kv("pre", "gpt-2").kv("merges", texts::<&str>([]));
+    let file =
+        File::default().kv("model", "gpt2").kv("tokens", tokens).kv("pre", "gpt-2").kv("merges", texts::<&str>([]));
     let vocab = open(file.clone()).expect("bytes are bytes");
     assert_eq!((0..3).map(|id| vocab.token_bytes(id)).collect::<Vec<_>>(), [&[b'a', 0xff][..], b"", &[0xc4]]);
     let error = Tokenizer::from_metadata(&file, None).expect("nothing is built").tokenize_bytes(b"a");
-    assert_eq!(error.expect_err("no text").to_string(), "token 0 of key `tokenizer.ggml.tokens` is `a\u{fffd}`, expected text in UTF-8");
+    assert_eq!(
+        error.expect_err("no text").to_string(),
+        "token 0 of key `tokenizer.ggml.tokens` is `a\u{fffd}`, expected text in UTF-8"
+    );
 }
