@@ -242,8 +242,8 @@ def test_a_damaged_vocabulary_is_refused_when_the_tokenizer_is_made(keys, said):
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({"merges": ["a b", "c"]}, "merge 1 of key `tokenizer.ggml.merges` is `c`, expected two parts"),
-        ({"merges": ["a b", "never seen"]}, "does not fit the vocabulary: it has no token `never`"),
+        ({"merges": ["c"]}, "merge 0 of key `tokenizer.ggml.merges` is `c`, expected two parts"),
+        ({"merges": ["never seen"]}, "does not fit the vocabulary: it has no token `never`"),
         ({"tokens": ["a", b"\xff"] * 256}, "token 1 of key `tokenizer.ggml.tokens`"),
         (
             {"tokens": ["a", "b", "a"], "token_type": [1, 1, 1], "eos_token_id": 0, "padding_token_id": 0},
@@ -307,9 +307,7 @@ def test_what_a_mapping_raises_comes_through():
 
 
 def test_importing_a_tokenizer_loads_no_jinja2():
-    program = (
-        "import sys; from quoth.tokenizer import Tokenizer; import quoth.template; assert 'jinja2' not in sys.modules"
-    )
+    program = "import sys, quoth.tokenizer, quoth.template; assert 'jinja2' not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

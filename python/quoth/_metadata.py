@@ -1,7 +1,7 @@
 """The metadata of a GGUF file as a mapping.
 
-In: an open file. Out: keys and values to everything that reads them one by one; the file itself to the core, which reads
-whole vocabularies without a detour through Python's lists.
+In: an open file. Out: keys and values to everything that reads them one by one; the file itself to the core, which
+reads whole vocabularies without a detour through Python's lists.
 """
 
 from __future__ import annotations

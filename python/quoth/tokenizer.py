@@ -1,7 +1,7 @@
 """The tokenizer: text to token ids and back, from a GGUF file's metadata alone.
 
-In: metadata, text, messages. Out: token ids to the decoder, text to the user. The core knows the vocabulary; this is its
-face in Python, and what chat templates need.
+In: metadata, text, messages. Out: token ids to the decoder, text to the user. The core knows the vocabulary; this is
+its face in Python, and what chat templates need.
 
 K1  Equal metadata and text give equal ids: those of the model's own HF tokenizer without its normalizer, and of
     llama.cpp.
@@ -9,7 +9,8 @@ K2  For a vocabulary in the byte alphabet `decode(encode(text)) == text` for eve
     `encode` refuses the text, by name, unless told to leave things out.
 K3  Control tokens are made from text only where the caller asks; user-defined tokens always, as both references do.
 K4  Nothing is guessed: an unknown vocabulary or splitter is refused by name when the tokenizer is made.
-K5  What encoding needs is built on the first `encode`, once; decoding never needs it. One tokenizer serves many threads.
+K5  What encoding needs is built on the first `encode`, once; decoding never needs it. One tokenizer serves many
+    threads.
 
 GGUF says nothing about normalizers, so text is not normalized (Qwen's own tokenizer composes to NFC first), and no
 space is cleaned up when decoding: either would break K2.
