@@ -36,7 +36,7 @@ def with_tokens(*added: tuple[str, int], name: str = "qwen2") -> dict:
     return metadata
 
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
+CONTROL = 3
 
 
 # ---- special tokens
@@ -54,16 +54,6 @@ def test_control_tokens_in_text_stay_text_unless_the_caller_asks():
     assert tokenizer.decode(parsed, skip_special=False) == text
     assert tokenizer.is_control(end)
     assert not tokenizer.is_control(parsed[0])
-
-
-@pytest.mark.parametrize("name", ["qwen2", "gemma3", "gemma4"])
-def test_user_defined_tokens_are_found_whether_or_not_special_tokens_are_parsed_and_show_in_text(name):
-    tokenizer = Tokenizer.from_metadata(with_tokens(("<tool_call>", USER_DEFINED), ("  \n", USER_DEFINED), name=name))
-    first, second = tokenizer.n_vocab - 2, tokenizer.n_vocab - 1
-    for special in (False, True):
-        ids = tokenizer.encode("a<tool_call>b  \nc", special=special)
-        assert ids == [*tokenizer.encode("a"), first, *tokenizer.encode("b"), second, *tokenizer.encode("c")]
-        assert tokenizer.decode(ids) == "a<tool_call>b  \nc"
 
 
 def test_phi_3_marks_swallow_the_space_behind_them():
@@ -184,20 +174,6 @@ def test_bytes_that_are_no_text_are_replaced_refused_or_ignored_as_asked():
 # ---- bytes
 
 
-def test_the_bytes_of_tokens_of_each_kind():
-    added = (("\u2581x y", NORMAL), ("\u2581<b>", USER_DEFINED), ("<0xFF>", BYTE), ("<0xZZ>", BYTE), ("éé", UNUSED))
-    names = {"gemma4": [b" x y", "\u2581<b>".encode(), b"\xff", b"<0xZZ>", "éé".encode()]}
-    names["qwen2"] = ["\u2581x y".encode(), "\u2581<b>".encode(), b"\xff", b"<0xZZ>", b"\xe9\xe9"]
-    for name, expected in names.items():
-        base = tiny_vocabulary(name)
-        tokens = [f"was {token}" if token == "<0xFF>" else token for token in base[KEY + "tokens"]]
-        metadata = with_tokens(*added, name=name)
-        metadata[KEY + "tokens"] = tokens + [text for text, _ in added]
-        tokenizer = Tokenizer.from_metadata(metadata)
-        assert [tokenizer.token_bytes(tokenizer.n_vocab - 5 + at) for at in range(5)] == expected
-        assert tokenizer.token_bytes(tokenizer.eos_id) == tokenizer.special_tokens["eos_token"].encode()
-
-
 def test_bytes_given_by_the_caller_are_compared():
     own = [Tokenizer.from_metadata(tiny_vocabulary("qwen2")).token_bytes(id) for id in range(512)]
     assert Tokenizer.from_metadata(tiny_vocabulary("qwen2"), token_bytes=own).n_vocab == 512
@@ -261,25 +237,6 @@ def test_scores_are_needed_where_there_are_no_merges_and_a_splitter_is_refused_t
         Tokenizer.from_metadata(with_keys("gemma3", scores=None))
     with pytest.raises(TokenizerError, match="kind `llama`, found `qwen2`"):
         Tokenizer.from_metadata(tiny_vocabulary("gemma3"), pre="qwen2")
-
-
-def test_padding_ids_outside_the_vocabulary_are_ignored_as_files_have_them():
-    tokenizer = Tokenizer.from_metadata(with_keys("qwen2", padding_token_id=512))
-    assert "pad_token" not in tokenizer.special_tokens
-
-
-def test_tokens_without_text_are_possible_and_never_made():
-    tokenizer = Tokenizer.from_metadata(with_tokens(("", NORMAL), ("", UNUSED), ("", CONTROL)))
-    assert tokenizer.decode(tokenizer.encode("some text", special=True)) == "some text"
-    assert tokenizer.token_bytes(tokenizer.n_vocab - 1) == b""
-
-
-def test_a_file_without_token_types_still_knows_bytes_and_named_tokens():
-    for name in ("qwen2", "gemma3", "gemma4"):
-        metadata = {key: value for key, value in tiny_vocabulary(name).items() if key != KEY + "token_type"}
-        tokenizer = Tokenizer.from_metadata(metadata)
-        assert tokenizer.decode(tokenizer.encode("a\u00e9\u4e2d\U0001f44d b")) == "a\u00e9\u4e2d\U0001f44d b"
-        assert tokenizer.decode([tokenizer.eos_id]) == ""
 
 
 # ---- the mapping, threads
