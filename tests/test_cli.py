@@ -81,7 +81,7 @@ def test_help_loads_nothing_that_is_heavy(tmp_path: Path) -> None:
     code = (
         "import sys, quoth.cli\n"
         "quoth.cli.main(['--help'])\n"
-        "heavy = {'numpy', 'tokenizers', 'jinja2', 'huggingface_hub', 'http.client'}\n"
+        "heavy = {'numpy', 'jinja2', 'huggingface_hub', 'http.client'}\n"
         "print(sorted(heavy & set(sys.modules)), file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], env=program_env(tmp_path), capture_output=True, check=True)

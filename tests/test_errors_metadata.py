@@ -250,7 +250,7 @@ def test_a_vocabulary_without_splitters_takes_none(tmp_path: Path) -> None:
     path = tmp_path / "model.gguf"
     path.write_bytes(model_bytes("gemma3-Q4_K_M"))
     with pytest.raises(
-        quoth.TokenizerError, match=r"expected no pre= for a vocabulary of the kind `llama`, found 'llama-bpe'"
+        quoth.TokenizerError, match=r"expected no pre= for a vocabulary of the kind `llama`, found `llama-bpe`"
     ):
         load(path, pre="llama-bpe")
 
@@ -262,9 +262,15 @@ def test_a_vocabulary_without_splitters_takes_none(tmp_path: Path) -> None:
         (lambda f: f.drop("tokenizer.ggml.model"), "the file names no vocabulary (key tokenizer.ggml.model)"),
         (lambda f: f.drop("tokenizer.ggml.tokens"), "tokenizer.ggml.tokens"),
         (lambda f: f.drop("tokenizer.ggml.merges"), "tokenizer.ggml.merges"),
-        (lambda f: f.set("tokenizer.ggml.eos_token_id", U32, 9999), "tokenizer.ggml.eos_token_id, found 9999"),
-        (lambda f: f.set("tokenizer.ggml.bos_token_id", STRING, "1"), "tokenizer.ggml.bos_token_id, found '1'"),
-        (lambda f: f.set(PRE, U32, 1), "expected text in tokenizer.ggml.pre, found int"),
+        (
+            lambda f: f.set("tokenizer.ggml.eos_token_id", U32, 9999),
+            "key `tokenizer.ggml.eos_token_id` is 9999, expected a token id below 512",
+        ),
+        (
+            lambda f: f.set("tokenizer.ggml.bos_token_id", STRING, "1"),
+            "key `tokenizer.ggml.bos_token_id` is the text `1`, expected a token id",
+        ),
+        (lambda f: f.set(PRE, U32, 1), "key `tokenizer.ggml.pre` is the whole number 1, expected text"),
     ],
 )
 def test_a_damaged_vocabulary_is_refused_and_the_bare_machine_still_runs(

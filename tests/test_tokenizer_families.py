@@ -14,11 +14,11 @@ import pytest
 
 import quoth
 from quoth.tokenizer import Tokenizer
-from vocabularies import goldens, tiny_vocabulary, vocabulary
+from vocabularies import goldens, vocabulary
 
 KEY = "tokenizer.ggml."
 DATA = Path(__file__).parent / "data" / "models"
-NORMAL, CONTROL, USER_DEFINED, BYTE = 1, 3, 4, 6
+CONTROL, USER_DEFINED = 3, 4
 ADDED = {
     # What these files add when asked to do as they say: ids in front and behind.
     "gpt-2": ([], []),
@@ -37,44 +37,6 @@ def test_every_golden_line_gets_what_the_file_adds_and_nothing_else(name: str) -
     for text, ids in goldens(name):
         assert tokenizer.encode(text, add_bos=None, add_eos=None) == [*front, *ids, *behind], text
         assert tokenizer.encode(text) == ids, "nothing is added unasked"
-
-
-@pytest.mark.parametrize("name", ["gemma3", "gemma4", "llama", "llama3"])
-def test_the_files_flags_say_what_is_added(name: str) -> None:
-    metadata = tiny_vocabulary(name)
-    for bos in (True, False):
-        for eos in (True, False):
-            flags = {KEY + "add_bos_token": bos, KEY + "add_eos_token": eos}
-            tokenizer = Tokenizer.from_metadata({**metadata, **flags})
-            # Files of gemma4 that deny the first token are wrong.
-            front = [tokenizer.bos_id] if bos or name == "gemma4" else []
-            behind = [tokenizer.eos_id] if eos else []
-            for text in ("Hello  world", "", "\n", "<bos>x"):
-                ids = tokenizer.encode(text)
-                assert tokenizer.encode(text, add_bos=None, add_eos=None) == [*front, *ids, *behind]
-
-
-@pytest.mark.parametrize("name", ["llama-spm", "gemma-4"])
-def test_what_the_vocabulary_does_not_hold_becomes_its_bytes(name: str) -> None:
-    tokenizer = Tokenizer.from_metadata(vocabulary(name))
-    types = vocabulary(name)[KEY + "token_type"]
-    fallen = 0
-    for point in [*range(0x300), 0x1F9D9, 0x10FFFF, 0xE000, 0x2FA1D, 0x1F468]:
-        character = chr(point)
-        ids = tokenizer.encode(character, add_space_prefix=False)
-        said = b"".join(map(tokenizer.token_bytes, ids))
-        assert said == character.encode(), hex(point)
-        if any(types[id] == BYTE for id in ids):
-            assert all(types[id] == BYTE for id in ids)
-            assert len(ids) == len(character.encode())
-            fallen += 1
-    assert fallen > 3
-    for byte in range(256):
-        id = tokenizer.token_id(f"<0x{byte:02X}>")
-        assert id is not None
-        assert tokenizer.token_bytes(id) == bytes([byte])
-        # The name of a byte token is text like any other.
-        assert id not in tokenizer.encode(f"<0x{byte:02X}>", special=True)
 
 
 TEXTS = [
@@ -109,14 +71,6 @@ def test_the_space_in_front_is_put_there_and_taken_away_again(text: str, prefix:
         assert tokenizer.encode(text, add_space_prefix=asked) == Tokenizer.from_metadata(
             {**metadata, KEY + "add_space_prefix": asked}
         ).encode(text)
-
-
-@pytest.mark.parametrize("name", ["gemma3", "gemma4"])
-def test_a_space_is_put_in_front_of_no_text_of_the_gemmas(name: str) -> None:
-    tokenizer = Tokenizer.from_metadata(tiny_vocabulary(name))
-    for text in TEXTS:
-        said = b"".join(map(tokenizer.token_bytes, tokenizer.encode(text))).decode()
-        assert said == text.replace("\u2581", " ")
 
 
 @pytest.mark.parametrize("name", ["llama-spm", "gemma-4", "qwen2"])

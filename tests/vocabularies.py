@@ -1,4 +1,4 @@
-"""Vocabularies, texts and slow twins for the tokenizer's tests: nothing here uses the package under test."""
+"""Vocabularies and texts for the tokenizer's tests: nothing here uses the package under test."""
 
 from __future__ import annotations
 
@@ -8,14 +8,12 @@ import os
 import struct
 import sysconfig
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import cache
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
-import regex
 
 HERE = Path(__file__).parent
 DATA = HERE / "data" / "vocab"
@@ -130,77 +128,6 @@ def mixed_text(n_bytes: int = 1_000_000) -> str:
     while len(text.encode()) > n_bytes:
         text = text[: len(text) - max(1, (len(text.encode()) - n_bytes) // 4)]
     return text
-
-
-def pieces(text: str, steps: Sequence[str], numbers: str) -> list[str]:
-    """A text cut by one expression after another: a match is a piece, and so is each gap."""
-    found = [text]
-    for step in steps:
-        pattern = regex.compile(r"\p{N}" if step == numbers else step, regex.V1 if "&&" in step else regex.V0)
-        cut = []
-        for piece in found:
-            at = 0
-            for match in pattern.finditer(piece):
-                cut += [piece[at : match.start()], match[0]]
-                at = match.end()
-            cut.append(piece[at:])
-        found = [piece for piece in cut if piece]
-    return found
-
-
-class NaiveMerges:
-    """Byte pairs as the definition has it: join the best pair, leftmost first, until none is left."""
-
-    def __init__(self, metadata: Mapping[str, Any], *, byte_alphabet: bool, whole_words: bool) -> None:
-        tokens = metadata["tokenizer.ggml.tokens"]
-        self.ids = {token: id for id, token in enumerate(tokens)}
-        merges = metadata["tokenizer.ggml.merges"]
-        self.rank = {(m[: m.index(" ", 1)], m[m.index(" ", 1) + 1 :]): rank for rank, m in enumerate(merges)}
-        self.byte_alphabet, self.whole_words = byte_alphabet, whole_words
-        self.known: dict[str, list[int]] = {}
-
-    def word(self, word: str) -> list[int]:
-        if word in self.known:
-            return self.known[word]
-        text = "".join(_alphabet()[byte] for byte in word.encode()) if self.byte_alphabet else word
-        symbols = [text] if self.whole_words and text in self.ids else list(text)
-        while True:
-            ranked = [(self.rank.get(pair, 1 << 60), at) for at, pair in enumerate(pairwise(symbols))]
-            rank, at = min(ranked, default=(1 << 60, 0))
-            if rank == 1 << 60:
-                break
-            symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
-        found: list[int] = []
-        for symbol in symbols:
-            found += [self.ids[symbol]] if symbol in self.ids else [self.ids[f"<0x{b:02X}>"] for b in symbol.encode()]
-        self.known[word] = found
-        return found
-
-
-@cache
-def _alphabet() -> dict[int, str]:
-    shown = [b for b in range(256) if chr(b).isprintable() and not chr(b).isspace()]
-    hidden = [b for b in range(256) if b not in shown]
-    return {**{b: chr(b) for b in shown}, **{b: chr(256 + i) for i, b in enumerate(hidden)}}
-
-
-def naive_scores(metadata: Mapping[str, Any], text: str) -> list[int]:
-    """Sentencepiece's joining as the definition has it: the best pair first, the leftmost of equals."""
-    tokens, scores = metadata["tokenizer.ggml.tokens"], metadata["tokenizer.ggml.scores"]
-    types = metadata["tokenizer.ggml.token_type"]
-    ids = {token: id for id, token in enumerate(tokens)}
-    usable = {token: id for token, id in ids.items() if types[id] in (1, 4)}
-    symbols = list(text.replace(" ", "\u2581"))
-    while True:
-        joins = [(-scores[usable[a + b]], at) for at, (a, b) in enumerate(pairwise(symbols)) if a + b in usable]
-        if not joins:
-            break
-        at = min(joins)[1]
-        symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
-    found: list[int] = []
-    for symbol in symbols:
-        found += [usable[symbol]] if symbol in usable else [ids[f"<0x{b:02X}>"] for b in symbol.encode()]
-    return found
 
 
 def sentencepiece_model(metadata: Mapping[str, Any]) -> bytes:

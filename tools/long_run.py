@@ -8,7 +8,7 @@ A case follows from its number alone, so `--only NUMBER` repeats it. Numbers beg
 `--first` goes on from somewhere else. A case that takes longer than a minute counts as hanging: where it hangs is
 printed.
 
-    python tools/long_run.py templates|tokenizer|decode [SECONDS] [--first N | --only N]
+    python tools/long_run.py templates|decode [SECONDS] [--first N | --only N]
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-TARGETS = ("templates", "tokenizer", "decode")
+TARGETS = ("templates", "decode")
 HANGS_S = 60.0
 
 
@@ -41,11 +41,7 @@ def cases(target: str) -> Callable[[int], Counter[str]]:
         warnings.simplefilter("ignore", DeprecationWarning)  # of odd escapes in random sources
         template_case = importlib.import_module("test_hostile_templates").template_case
         return lambda number: Counter({template_case(number)[0]: 1})
-    module, name = {
-        "tokenizer": ("test_hostile_tokenizer", "vocabulary_case"),
-        "decode": ("test_hostile_decode", "decode_case"),
-    }[target]
-    attempt: Callable[[int], Counter[str]] = getattr(importlib.import_module(module), name)
+    attempt: Callable[[int], Counter[str]] = importlib.import_module("test_hostile_decode").decode_case
     return attempt
 
 

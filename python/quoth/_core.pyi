@@ -4,7 +4,7 @@ Every class belongs to one caller at a time and raises `BusyError` for a second 
 `quoth.errors`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, Final, Literal, Protocol, TypeAlias, TypedDict, final
@@ -124,6 +124,38 @@ class Model:
     kernels_detail: Final[str]
     weight_bytes: Final[int]
     load_ns: Final[int]
+
+@final
+class Tokenizer:
+    """A vocabulary and its tokenizer."""
+
+    def __new__(cls, metadata: GgufFile | Mapping[str, Any], pre: str | None) -> Tokenizer: ...
+    model: Final[str]
+    pre: Final[str | None]
+    n_vocab: Final[int]
+    add_bos: Final[bool]
+    add_eos: Final[bool]
+    add_space_prefix: Final[bool]
+    eog_ids: Final[list[int]]
+    suppressed_ids: Final[list[int]]
+    roles: Final[list[tuple[str, int]]]
+    control_texts: Final[list[str]]
+    def token_id(self, text: str) -> int | None: ...
+    def token_text(self, id: int) -> str: ...
+    def token_bytes(self, id: int) -> bytes: ...
+    def is_control(self, id: int) -> bool: ...
+    def encode(
+        self,
+        text: str,
+        special: bool,
+        add_bos: bool | None,
+        add_eos: bool | None,
+        add_space_prefix: bool | None,
+        lossy: bool,
+    ) -> list[int]: ...
+    def tokenize_bytes(self, data: bytes) -> list[int]: ...
+    def split(self, text: str) -> list[str | int]: ...
+    def decode(self, tokens: Iterable[int], control: bool) -> bytes: ...
 
 @final
 class Session:

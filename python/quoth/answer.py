@@ -262,8 +262,7 @@ def cut_at(tokenizer: Tokenizer, tokens: Sequence[int], text: str) -> tuple[list
     Returns:
         The tokens that lie wholly in the text, and an encoding of what is left of it.
     """
-    shown = tokenizer._shown(True)
-    spelled = [shown(token) for token in tokens]
+    spelled = [tokenizer._shown([token]) for token in tokens]
     data = b"".join(spelled)
     kept = len(spelled)
     # What ends inside a character reads as if the rest of it never came; if it did, the text does not begin so.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from quoth import _core
 from quoth._arguments import callback, shown, whole
+from quoth._metadata import Metadata
 from quoth._resource import Resource
 from quoth.defaults import default_sampling
 from quoth.errors import ClosedError, OptionsError
@@ -36,25 +37,6 @@ KvType = Literal["f32", "f16", "q8_0"]
 # The core's own bounds, so that numbers which it could not even hold are refused by the same name.
 _MAX_CONTEXT = 1 << 24
 _MAX_THREADS = 256
-
-
-class Metadata(Mapping[str, Any]):
-    """The keys and values of a GGUF file, in its order. Arrays are lists; text that is not UTF-8 is bytes."""
-
-    def __init__(self, file: _core.GgufFile) -> None:
-        self._file = file
-
-    def __getitem__(self, key: str) -> Any:
-        return self._file[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._file.keys())
-
-    def __len__(self) -> int:
-        return len(self._file)
-
-    def __contains__(self, key: object) -> bool:
-        return isinstance(key, str) and key in self._file
 
 
 class LoadedModel(Resource):

@@ -1,7 +1,7 @@
 """The tokenizer: text to token ids and back, from a GGUF file's metadata alone.
 
-In: metadata, text, messages. Out: token ids to the decoder, text to the user. The core has its own copy of each
-token's bytes, for stops and streaming, by the same rules.
+In: metadata, text, messages. Out: token ids to the decoder, text to the user. The core knows the vocabulary; this is
+its face in Python, and what chat templates need.
 
 K1  Equal metadata and text give equal ids: those of the model's own HF tokenizer without its normalizer, and of
     llama.cpp.
@@ -9,35 +9,32 @@ K2  For a vocabulary in the byte alphabet `decode(encode(text)) == text` for eve
     `encode` refuses the text, by name, unless told to leave things out.
 K3  Control tokens are made from text only where the caller asks; user-defined tokens always, as both references do.
 K4  Nothing is guessed: an unknown vocabulary or splitter is refused by name when the tokenizer is made.
-K5  What encoding needs is built on the first `encode`, once, under a lock; decoding never needs it. One tokenizer
-    serves many threads.
+K5  What encoding needs is built on the first `encode`, once; decoding never needs it. One tokenizer serves many
+    threads.
 
 GGUF says nothing about normalizers, so text is not normalized (Qwen's own tokenizer composes to NFC first), and no
 space is cleaned up when decoding: either would break K2.
-Cost: see `quoth.vocabulary.bpe` and `.scores`; making a tokenizer reads the metadata and builds nothing.
+Cost: see the crate `vocab`; making a tokenizer reads the metadata and builds nothing.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
-from threading import Lock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, overload
+from typing import TYPE_CHECKING, Any, Final, Literal, overload
 
+from quoth import _core
 from quoth._arguments import shown
+from quoth._metadata import Metadata
 from quoth.errors import TokenizerError
-from quoth.vocabulary.special import SpecialFinder
-from quoth.vocabulary.splitters import Splitter, splitter
-from quoth.vocabulary.stream import TextStream
-from quoth.vocabulary.tokens import Kind, TokenTable
 
 if TYPE_CHECKING:
     from quoth.template import ChatTemplate
 
 __all__ = ["TextStream", "Tokenizer"]
 
-_MODELS: Final = ("gemma4", "gpt2", "llama")
 _TEMPLATE: Final = "tokenizer.chat_template"
 _LIST: Final = "nothing: the ids of one conversation are given as a list"
 _TRANSFORMERS: Final = {
@@ -49,10 +46,47 @@ _TRANSFORMERS: Final = {
 """Arguments that transformers knows and this package does not take, and what is expected in their place."""
 
 
-class _Encoder(Protocol):
-    def encode(self, text: str) -> list[int]: ...
+class TextStream:
+    """Turns tokens into text as they arrive.
 
-    def unspelled(self, text: str) -> set[str]: ...
+    Args:
+        bytes_of: Gives the bytes of token ids, joined; without those that do not show.
+        errors: What to do with bytes that are not UTF-8: `"replace"`, `"strict"` or `"ignore"`, as `bytes.decode`
+            takes them.
+    """
+
+    def __init__(self, bytes_of: Callable[[Iterable[int]], bytes], errors: str = "replace") -> None:
+        self._bytes_of = bytes_of
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors)
+
+    def push(self, tokens: int | Iterable[int]) -> str:
+        """Take the next tokens.
+
+        Args:
+            tokens: One token id or several.
+
+        Returns:
+            The characters that are now whole; may be empty.
+
+        Raises:
+            TokenizerError: A token is outside the vocabulary.
+            UnicodeDecodeError: The bytes are not UTF-8, and `errors` is `"strict"`.
+        """
+        if isinstance(tokens, Iterable):
+            return self._decoder.decode(self._bytes_of(tokens))
+        return self._decoder.decode(self._bytes_of([tokens]))
+
+    def finish(self) -> str:
+        """End the stream.
+
+        Returns:
+            What was held back, as replacement characters; empty if the last character was whole. The stream can be
+            used anew.
+
+        Raises:
+            UnicodeDecodeError: Bytes were held back, and `errors` is `"strict"`.
+        """
+        return self._decoder.decode(b"", final=True)
 
 
 class Tokenizer:
@@ -67,37 +101,15 @@ class Tokenizer:
         chat_templates: Sources of the file's chat templates by name; the unnamed one is `default`.
     """
 
-    def __init__(self, metadata: Mapping[str, Any], pre: str | None, token_bytes: Sequence[bytes] | None) -> None:
+    def __init__(self, metadata: Mapping[str, Any], pre: str | None) -> None:
         """Use `from_metadata`."""
-        self._metadata = metadata
-        self.model: Final = _model(_text(metadata, "tokenizer.ggml.model"))
-        self._cuts: Splitter | None = None
-        self.pre: Final = (
-            (_text(metadata, "tokenizer.ggml.pre") if pre is None else pre) if self.model == "gpt2" else None
-        )
-        if self.model == "gpt2":
-            self._cuts = splitter(self.pre) if pre is None else splitter(pre, "argument pre")
-        elif pre is not None:
-            raise TokenizerError(f"expected no pre= for a vocabulary of the kind `{self.model}`, found {pre!r}")
-        elif self.model == "gemma4":
-            self._cuts = splitter("gemma4")
-        self._table = TokenTable(metadata, byte_alphabet=self._cuts is not None and not self._cuts.metaspace)
-        if self._cuts is not None and not _is_list(metadata.get("tokenizer.ggml.merges")):
-            raise TokenizerError("expected a list of merges in tokenizer.ggml.merges, found none")
-        if self._cuts is None and self._table.scores is None:
-            raise TokenizerError("expected a score for each token in tokenizer.ggml.scores, found none")
-        if token_bytes is not None and len(token_bytes) != self.n_vocab:
-            raise TokenizerError(f"expected the bytes of {self.n_vocab} tokens, found {len(token_bytes)}")
-        self._token_bytes = token_bytes
-        by_score = self.model == "llama"
-        wants_bos = by_score or self.model == "gemma4" or (self._cuts is not None and self._cuts.add_bos)
-        # Files of this kind that deny the token are wrong: without it the models write nonsense.
-        self.add_bos: Final = self.model == "gemma4" or _flag(metadata, "tokenizer.ggml.add_bos_token", wants_bos)
-        self.add_eos: Final = _flag(metadata, "tokenizer.ggml.add_eos_token", False)
-        self.add_space_prefix: Final = by_score and _flag(metadata, "tokenizer.ggml.add_space_prefix", True)
+        self._core = _core.Tokenizer(metadata.file if isinstance(metadata, Metadata) else metadata, pre)
+        self.model: Final = self._core.model
+        self.pre: Final = self._core.pre
+        self.add_bos: Final = self._core.add_bos
+        self.add_eos: Final = self._core.add_eos
+        self.add_space_prefix: Final = self._core.add_space_prefix
         self.chat_templates: Final = _chat_templates(metadata)
-        self._lock = Lock()
-        self._encoder: _Encoder | None = None
 
     @classmethod
     def from_metadata(
@@ -109,7 +121,7 @@ class Tokenizer:
             metadata: Keys as in the file, `tokenizer.ggml.*` and `tokenizer.chat_template*`, with lists for arrays.
                 Kept, never changed.
             pre: Name of a splitter, in place of the one that the file names. For files that name none or a wrong one.
-            token_bytes: The bytes of each token by id, if the caller has them already. Must equal what the file says.
+            token_bytes: The bytes of each token by id, to be compared with what the file says.
 
         Returns:
             A tokenizer. Nothing is built yet.
@@ -119,48 +131,56 @@ class Tokenizer:
                 a key is of a wrong type, an array is missing or too short, or `pre` is given for a kind of vocabulary
                 that has no splitter.
         """
-        return cls(metadata, pre, token_bytes)
+        made = cls(metadata, pre)
+        if token_bytes is not None and len(token_bytes) != made.n_vocab:
+            raise TokenizerError(f"expected the bytes of {made.n_vocab} tokens, found {len(token_bytes)}")
+        for id, given in enumerate(token_bytes or ()):
+            if given != (own := made.token_bytes(id)):
+                raise TokenizerError(f"expected {shown(own)} as the bytes of token {id}, found {shown(given)}")
+        return made
 
     # ---- what the vocabulary holds
 
     @property
     def n_vocab(self) -> int:
         """Number of tokens; ids are 0 to `n_vocab` - 1."""
-        return self._table.n_vocab
+        return self._core.n_vocab
 
     def __len__(self) -> int:
-        return self._table.n_vocab
+        return self._core.n_vocab
 
     def __repr__(self) -> str:
         cut = f", pre={self.pre!r}" if self.pre else ""
         return f"<Tokenizer model={self.model!r}{cut}, n_vocab={self.n_vocab}>"
 
+    @cached_property
+    def _roles(self) -> dict[str, int]:
+        return dict(self._core.roles)
+
     @property
     def bos_id(self) -> int | None:
         """Id of the beginning-of-text token, if the file names one."""
-        return self._table.role_ids.get("bos_token", 1 if self.model == "llama" and self.n_vocab > 1 else None)
+        return self._roles.get("bos_token")
 
     @property
     def eos_id(self) -> int | None:
         """Id of the end-of-text token, if the file names one."""
-        return self._table.role_ids.get("eos_token", 2 if self.model == "llama" and self.n_vocab > 2 else None)
+        return self._roles.get("eos_token")
 
     @property
     def eog_ids(self) -> frozenset[int]:
         """Ids that end a generation: end of text, of a turn, of a message, by the file's keys and well-known names."""
-        eos = self.eos_id
-        return self._table.eog_ids if eos is None else self._table.eog_ids | {eos}
+        return frozenset(self._core.eog_ids)
 
     @property
     def suppressed_ids(self) -> frozenset[int]:
         """Ids that the file says are never to be chosen; no decoder chooses them."""
-        return self._table.suppressed_ids
+        return frozenset(self._core.suppressed_ids)
 
     @cached_property
     def special_tokens(self) -> Mapping[str, str]:
         """Texts of the named special tokens, as chat templates see them: `bos_token`, `eos_token` and so on."""
-        ids = {**self._table.role_ids, "bos_token": self.bos_id, "eos_token": self.eos_id}
-        return MappingProxyType({role: self._table.texts[id] for role, id in ids.items() if id is not None})
+        return MappingProxyType({role: self._core.token_text(id) for role, id in self._roles.items()})
 
     def token_id(self, text: str) -> int | None:
         """Find a token by its text as the file spells it.
@@ -171,7 +191,7 @@ class Tokenizer:
         Returns:
             Its id, or None if there is no such token.
         """
-        return self._table.ids.get(text)
+        return self._core.token_id(text)
 
     def token_text(self, id: int) -> str:
         """Give a token's text as the file spells it.
@@ -185,8 +205,7 @@ class Tokenizer:
         Raises:
             TokenizerError: The id is outside the vocabulary.
         """
-        self._check(id)
-        return self._table.texts[id]
+        return self._core.token_text(id)
 
     def token_bytes(self, id: int) -> bytes:
         """Give the bytes that a token stands for.
@@ -200,12 +219,7 @@ class Tokenizer:
         Raises:
             TokenizerError: The id is outside the vocabulary.
         """
-        if id is True or id is False:
-            self._check(id)
-        if self._token_bytes is None:
-            return self._table.bytes_of(id)
-        self._check(id)
-        return self._token_bytes[id]
+        return self._core.token_bytes(id)
 
     def is_control(self, id: int) -> bool:
         """Say whether a token is a mark that does not show in text: a control token or the unknown token.
@@ -219,8 +233,7 @@ class Tokenizer:
         Raises:
             TokenizerError: The id is outside the vocabulary.
         """
-        self._check(id)
-        return self._table.special.get(id) in (Kind.CONTROL, Kind.UNKNOWN)
+        return self._core.is_control(id)
 
     # ---- text to tokens
 
@@ -257,72 +270,7 @@ class Tokenizer:
                 spelled; the vocabulary is damaged; or a token to be added is not named by the file.
         """
         _check_text(text)
-        prefix = self.add_space_prefix if add_space_prefix is None else add_space_prefix
-        encoder = self._built()
-        ids: list[int] = []
-        by_score = self.model == "llama"
-        behind_special = True
-        for part in (self._with_control if special else self._user_defined).split(text):
-            if isinstance(part, int):
-                ids.append(part)
-                behind_special = True
-                continue
-            if errors == "strict" and (lost := encoder.unspelled(part)):
-                at = min(map(text.index, lost))
-                raise TokenizerError(f"the vocabulary has no token for U+{ord(text[at]):04X}, found at character {at}")
-            if prefix and behind_special and (by_score or not (ids or part.startswith(" "))):
-                ids += encoder.encode(" " + part)
-            else:
-                ids += encoder.encode(part)
-            behind_special = False
-        if self.add_bos if add_bos is None else add_bos:
-            bos = self._named("bos", self.bos_id)
-            if ids[:1] != [bos]:
-                ids.insert(0, bos)
-        if self.add_eos if add_eos is None else add_eos:
-            eos = self._named("eos", self.eos_id)
-            if ids[-1:] != [eos]:
-                ids.append(eos)
-        return ids
-
-    def _named(self, name: str, id: int | None) -> int:
-        if id is None:
-            raise TokenizerError(f"expected tokenizer.ggml.{name}_token_id in the file, found none")
-        return id
-
-    def _built(self) -> _Encoder:
-        if self._encoder is None:
-            with self._lock:
-                if self._encoder is None:
-                    self._encoder = self._build()
-        return self._encoder
-
-    def _build(self) -> _Encoder:
-        if self._cuts is None:
-            from quoth.vocabulary.scores import ScoreEncoder  # noqa: PLC0415 - only when needed
-
-            return ScoreEncoder(self._table)
-        from quoth.vocabulary.bpe import MergeEncoder  # noqa: PLC0415 - only when needed
-
-        return MergeEncoder(self._table, self._metadata["tokenizer.ggml.merges"], self._cuts)
-
-    @cached_property
-    def _with_control(self) -> SpecialFinder:
-        return self._finder((Kind.CONTROL, Kind.UNKNOWN, Kind.USER_DEFINED))
-
-    @cached_property
-    def _user_defined(self) -> SpecialFinder:
-        return self._finder((Kind.USER_DEFINED,))
-
-    def _finder(self, kinds: Sequence[Kind]) -> SpecialFinder:
-        texts = self._table.texts
-        found = {id for id, kind in self._table.special.items() if kind in kinds}
-        swallowing: set[int] = set()
-        name = str(self._metadata.get("general.name")).lower()
-        if "phi-3" in name or "phi3" in name:
-            # These vocabularies drop white space behind their marks, which the format cannot say.
-            swallowing = {id for id in found if texts[id] not in ("<unk>", "<s>", "<|endoftext|>")}
-        return SpecialFinder(((texts[id], id) for id in found), swallowing)
+        return self._core.encode(text, special, add_bos, add_eos, add_space_prefix, errors == "ignore")
 
     # ---- tokens to text
 
@@ -352,8 +300,7 @@ class Tokenizer:
         """
         if isinstance(tokens, str | bytes) or not hasattr(tokens, "__iter__"):
             raise TokenizerError(f"expected token ids, found {type(tokens).__name__}")
-        shown = self._shown(skip_special)
-        data = b"".join(map(shown, tokens))
+        data = self._shown(tokens, skip_special)
         if (self.add_space_prefix if strip_prefix is None else strip_prefix) and data.startswith(b" "):
             data = data[1:]
         return data.decode("utf-8", errors)
@@ -368,28 +315,10 @@ class Tokenizer:
         Returns:
             A stream. Its pieces, joined, are `decode(tokens, strip_prefix=False)`.
         """
-        return TextStream(self._shown(skip_special), errors)
+        return TextStream(lambda tokens: self._shown(tokens, skip_special), errors)
 
-    def _shown(self, skip_special: bool) -> Callable[[int], bytes]:
-        if not skip_special:
-            return self.token_bytes
-        hidden = self._hidden
-
-        def shown(id: int) -> bytes:
-            try:
-                return b"" if id in hidden and id is not True and id is not False else self.token_bytes(id)
-            except TypeError:  # what cannot be looked up
-                self._check(id)
-                raise
-
-        return shown
-
-    @cached_property
-    def _hidden(self) -> frozenset[int]:
-        return frozenset(id for id, kind in self._table.special.items() if kind is not Kind.USER_DEFINED)
-
-    def _check(self, id: int) -> None:
-        self._table.check(id)
+    def _shown(self, tokens: Iterable[int], skip_special: bool = True) -> bytes:
+        return self._core.decode(tokens, not skip_special)
 
     # ---- chat
 
@@ -543,14 +472,14 @@ class Tokenizer:
 
     @cached_property
     def _control_texts(self) -> tuple[str, ...]:
-        return tuple(self._table.texts[id] for id in self._hidden if self._table.texts[id])
+        return tuple(self._core.control_texts)
 
     def _encode_marked(self, text: str, mark: str, *, continues: bool = False) -> list[int]:
         """Encode what a template wrote around content that `escaped` treated; `continues` says that it goes on from
         tokens, so that nothing is put in front."""
         _check_text(text)
         ids: list[int] = []
-        for at, part in enumerate(self._with_control.split(text)):
+        for at, part in enumerate(self._core.split(text)):
             if isinstance(part, int):
                 ids.append(part)
             else:
@@ -571,24 +500,11 @@ def _check_text(text: str) -> None:
         ) from None
 
 
-def _is_list(value: object) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str | bytes)
-
-
 def _text(metadata: Mapping[str, Any], key: str) -> str | None:
     value = metadata.get(key)
     if value is None or isinstance(value, str):
         return value
     raise TokenizerError(f"expected text in {key}, found {type(value).__name__}")
-
-
-def _flag(metadata: Mapping[str, Any], key: str, default: bool) -> bool:
-    value = metadata.get(key)
-    if value is None:
-        return default
-    if isinstance(value, bool):
-        return value
-    raise TokenizerError(f"expected a flag in {key}, found {type(value).__name__}")
 
 
 def _chat_templates(metadata: Mapping[str, Any]) -> Mapping[str, str]:
@@ -602,10 +518,3 @@ def _chat_templates(metadata: Mapping[str, Any]) -> Mapping[str, str]:
         keys["default"] = _TEMPLATE
     sources = {name: _text(metadata, key) for name, key in keys.items()}
     return MappingProxyType({name: source for name, source in sources.items() if source is not None})
-
-
-def _model(name: str | None) -> str:
-    if name is not None and name in _MODELS:
-        return name
-    problem = "the file names no vocabulary" if name is None else f"the vocabulary `{name[:80]}` is unknown"
-    raise TokenizerError(f"{problem} (key tokenizer.ggml.model); known: {', '.join(_MODELS)}")

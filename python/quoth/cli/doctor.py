@@ -23,7 +23,7 @@ from quoth.cli._console import bar, grid, show, visible
 from quoth.cli._options import AsJson
 from quoth.cli._units import as_json, size
 
-LIBRARIES = ("numpy", "tokenizers", "jinja2", "rich", "typer", "huggingface_hub")
+LIBRARIES = ("numpy", "jinja2", "rich", "typer", "huggingface_hub")
 VARIABLES = ("XDG_CACHE_HOME", "HF_HOME", "HF_ENDPOINT", "HF_HUB_OFFLINE", "NO_COLOR", "FORCE_COLOR")
 
 

@@ -1,6 +1,6 @@
 //! Rows of tokens in, rows of logits and committed tokens out.
 //!
-//! Place in the flow: `py` calls this crate; it calls `kernels` for arithmetic and `draft` for guesses, and is the only one that knows both.
+//! Place in the flow: `py` calls this crate; it calls `kernels` for arithmetic, `draft` for guesses and `vocab` for what tokens say, and is the only one that knows all of them.
 //!
 //! # Invariants (each test that proves one cites it)
 //!
@@ -42,6 +42,6 @@ pub mod schedule;
 pub mod session;
 mod shared;
 pub mod state;
-pub mod vocab;
 
 pub use error::{Error, ErrorKind, Result};
+pub use quoth_vocab as vocab;

@@ -3,6 +3,8 @@
 //! A number that comes from a file is compared with one of these, or with what is left of the file, before it sizes an
 //! allocation or a loop. With all of them at their worst, opening a file holds less than 100 MB and takes less than 1 s.
 
+pub use quoth_vocab::{MAX_STOP_BYTES, MAX_VOCAB};
+
 /// Bytes of a GGUF header: keys, values and tensor descriptions of one file.
 ///
 /// The largest vocabularies in use (262 144 tokens and 514 906 merges, with scores) take 15 MB, a whole `tokenizer.json`
@@ -43,9 +45,6 @@ pub const DEFAULT_ALIGNMENT: u64 = 32;
 /// Files of a split model. Each stays open, and a process may commonly open 1 024.
 pub const MAX_SPLIT_FILES: u64 = 256;
 
-/// Bytes of all stop texts of one request together: each becomes a node of an automaton, 24 bytes.
-pub const MAX_STOP_BYTES: u64 = 1 << 16;
-
 /// Layers of a model. The deepest in use have about 130.
 pub const MAX_LAYERS: usize = 1024;
 
@@ -57,9 +56,6 @@ pub const MAX_HEADS: usize = 1024;
 
 /// Numbers a head: what one tile of queries has room for. Models in use have up to 576.
 pub const MAX_HEAD_DIM: usize = 1024;
-
-/// Tokens of a vocabulary. The largest in use have 262,208; a row of logits is this long.
-pub const MAX_VOCAB: usize = 1 << 21;
 
 /// Positions of a context: beyond any model in use, and below what overflows the size of a cache.
 pub const MAX_CONTEXT: usize = 1 << 24;

@@ -33,4 +33,4 @@ mod tokens;
 
 pub use after::Start;
 pub use compile::{Compiled, Compiler, Grammar, GrammarError, MAX_CACHED, MAX_SECONDS, MAX_TEXT};
-pub use tokens::{Encode, Tokens};
+pub use tokens::Tokens;

@@ -1,6 +1,6 @@
 //! The vocabulary as grammars see it.
 //!
-//! In: bytes and kinds of tokens from the engine's vocabulary, and a function that encodes text. Out: the trie that masks are computed on.
+//! In: bytes and kinds of tokens, and a tokenizer that encodes what is forced. Out: the trie that masks are computed on.
 //!
 //! T1  A mark (a control token, an end of generation) begins with a byte that no text has, so no grammar of text can spell it. The grammar engine has this
 //!     convention.
@@ -14,10 +14,7 @@
 use std::sync::Arc;
 
 use llguidance::toktrie::{INVALID_TOKEN, TokEnv, TokRxInfo, TokTrie, TokenizerEnv};
-use quoth_engine::vocab::{TokenKind, Vocab};
-
-/// Encodes text as the vocabulary does, without marks and without a space in front.
-pub type Encode = Arc<dyn Fn(&[u8]) -> Vec<u32> + Send + Sync>;
+use quoth_engine::vocab::{TokenKind, Tokenizer, Vocab};
 
 /// Tokens longer than this are not allowed: the trie is not made for them.
 const MAX_TOKEN: usize = 1000;
@@ -27,7 +24,7 @@ const MAX_TOKEN: usize = 1000;
 pub struct Tokens {
     words: Vec<Vec<u8>>,
     ends: Vec<u32>,
-    encode: Option<Encode>,
+    tokenizer: Option<Arc<Tokenizer>>,
 }
 
 impl std::fmt::Debug for Tokens {
@@ -37,8 +34,8 @@ impl std::fmt::Debug for Tokens {
 }
 
 impl Tokens {
-    /// The tokens of a vocabulary. `encode` encodes forced text; without it the longest token that fits is taken, again and again.
-    pub fn new(vocab: &Vocab, encode: Option<Encode>) -> Tokens {
+    /// The tokens of a vocabulary. `tokenizer` encodes forced text; without it the longest token that fits is taken, again and again.
+    pub fn new(vocab: &Vocab, tokenizer: Option<Arc<Tokenizer>>) -> Tokens {
         let ids = 0..vocab.n_vocab() as u32;
         let text: std::collections::HashSet<&[u8]> = ids
             .clone()
@@ -58,7 +55,7 @@ impl Tokens {
                 _ => Vec::new(),
             }
         };
-        Tokens { words: ids.map(word).collect(), ends: vocab.eog_ids().to_vec(), encode }
+        Tokens { words: ids.map(word).collect(), ends: vocab.eog_ids().to_vec(), tokenizer }
     }
 
     /// Whether text of these characters can be encoded, printable ASCII beside them (T3). Escapes may stand for any character.
@@ -76,13 +73,13 @@ impl Tokens {
         let info = TokRxInfo::new(self.words.len() as u32, self.ends.first().copied().unwrap_or(INVALID_TOKEN));
         let trie = TokTrie::from(&info, &self.words);
         let trie = if self.ends.is_empty() { trie } else { trie.with_eos_tokens(&self.ends) };
-        Arc::new(Environment { trie, encode: self.encode, forces })
+        Arc::new(Environment { trie, tokenizer: self.tokenizer, forces })
     }
 }
 
 struct Environment {
     trie: TokTrie,
-    encode: Option<Encode>,
+    tokenizer: Option<Arc<Tokenizer>>,
     forces: bool,
 }
 
@@ -92,10 +89,10 @@ impl TokenizerEnv for Environment {
     }
 
     fn tokenize_bytes(&self, text: &[u8]) -> Vec<u32> {
-        match &self.encode {
-            Some(encode) => encode(text),
-            None => self.trie.greedy_tokenize(text),
-        }
+        let encoded = self.tokenizer.as_ref().and_then(|tokenizer| tokenizer.tokenize_bytes(text).ok());
+        // A token that means nothing to the trie (T2) is allowed by no mask.
+        let known = |id: &u32| !self.trie.token(*id).is_empty();
+        encoded.filter(|ids| ids.iter().all(known)).unwrap_or_else(|| self.trie.greedy_tokenize(text))
     }
 
     fn tokenize_is_canonical(&self) -> bool {

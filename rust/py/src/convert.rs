@@ -62,6 +62,6 @@ fn no_token(py: Python<'_>, i: usize, found: &str, last: u32) -> PyErr {
 }
 
 /// A value for a message, as the Python side words it.
-fn shown(value: &Bound<'_, PyAny>) -> PyResult<String> {
+pub(crate) fn shown(value: &Bound<'_, PyAny>) -> PyResult<String> {
     value.py().import("quoth._arguments")?.getattr("shown")?.call1((value,))?.extract()
 }

@@ -16,6 +16,7 @@ mod results;
 mod scheduler;
 mod session;
 mod source;
+mod tokenizer;
 
 use pyo3::prelude::*;
 
@@ -24,6 +25,7 @@ fn _core(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add("__version__", env!("CARGO_PKG_VERSION"))?;
     m.add_class::<gguf::GgufFile>()?;
     m.add_class::<model::Model>()?;
+    m.add_class::<tokenizer::Tokenizer>()?;
     m.add_class::<session::Session>()?;
     m.add_class::<decoder::Decoder>()?;
     m.add_class::<draft::DraftIndex>()?;

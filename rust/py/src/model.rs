@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use quoth_engine::model::{self, LoadOptions};
-use quoth_engine::vocab::Vocab;
+use quoth_engine::vocab::{Tokenizer, Vocab};
 use quoth_engine::{Error, pool};
 use quoth_grammar::{Compiler, Tokens};
 use quoth_kernels::KernelSet;
@@ -26,6 +26,7 @@ pub(crate) struct Model {
 /// What compiles grammars for a model's vocabulary; made with the first grammar.
 pub(crate) struct Grammars {
     vocab: Arc<Vocab>,
+    file: Arc<quoth_engine::gguf::GgufFile>,
     compiler: OnceLock<Compiler>,
 }
 
@@ -35,7 +36,11 @@ impl Grammars {
     }
 
     pub(crate) fn compiler(&self) -> &Compiler {
-        self.compiler.get_or_init(|| Compiler::new(Tokens::new(&self.vocab, None)))
+        self.compiler.get_or_init(|| {
+            // A file whose text cannot be encoded still has tokens with bytes.
+            let tokenizer = Tokenizer::from_metadata(self.file.metadata(), None).ok();
+            Compiler::new(Tokens::new(&self.vocab, tokenizer.map(Arc::new)))
+        })
     }
 }
 
@@ -169,7 +174,10 @@ impl Model {
     /// What compiles grammars for this vocabulary.
     pub(crate) fn grammars(&self, py: Python<'_>) -> PyResult<Arc<Grammars>> {
         let vocab = self.vocab(py)?;
-        Ok(self.grammars.get_or_init(|| Arc::new(Grammars { vocab, compiler: OnceLock::new() })).clone())
+        Ok(self
+            .grammars
+            .get_or_init(|| Arc::new(Grammars { vocab, file: self.file.clone(), compiler: OnceLock::new() }))
+            .clone())
     }
 
     /// The model, if its threads live in this process.

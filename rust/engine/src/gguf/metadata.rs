@@ -235,3 +235,30 @@ fn is_int(ty: ValueType) -> bool {
 fn is_float(ty: ValueType) -> bool {
     matches!(ty, ValueType::F32 | ValueType::F64)
 }
+
+impl quoth_vocab::Keys for Metadata {
+    fn get(&self, key: &str) -> Option<quoth_vocab::Value> {
+        use quoth_vocab::Value as Vocab;
+        let value = self.get(key)?;
+        Some(match value {
+            Value::String(text) => Vocab::Text(text.to_owned()),
+            Value::Bool(flag) => Vocab::Flag(flag),
+            Value::Array(array) => match array.strings() {
+                Some(strings) => Vocab::Texts(strings.iter().collect()),
+                None if is_int(array.elem_type()) => {
+                    let limit = |number: i128| number.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
+                    Vocab::Ints(array.iter().filter_map(|item| item.as_int().map(limit)).collect())
+                }
+                None if is_float(array.elem_type()) => {
+                    Vocab::Floats(array.iter().filter_map(|item| item.as_float().map(|number| number as f32)).collect())
+                }
+                None => Vocab::Other(format!("an {}", value.describe())),
+            },
+            other => match (other.as_int(), other.as_float()) {
+                (Some(number), _) => Vocab::Int(number),
+                (None, Some(number)) => Vocab::Float(number),
+                (None, None) => Vocab::Other(other.describe()),
+            },
+        })
+    }
+}

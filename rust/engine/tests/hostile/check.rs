@@ -28,7 +28,6 @@ pub(crate) struct Outcome {
 fn name(error: &Error) -> String {
     match error {
         Error::Gguf(inner) => gguf_name(inner),
-        Error::Vocab(quoth_engine::vocab::VocabError::File(inner)) => gguf_name(inner),
         Error::Vocab(inner) => variant(inner),
         Error::Sample(inner) => variant(inner),
         other => variant(other),

@@ -9,6 +9,7 @@
 //! | `check` | a file through all that reads it: header, vocabulary, model, decoding |
 //! | `files` | all of it, counted |
 //! | `text` | detokenizer and stops on random vocabularies and bytes |
+//! | `tokenizer` | vocabularies that lie, as tokenizers |
 //! | `prefixes` | files of stored prefixes |
 //! | `guesses` | the decode loop with sources that answer at random |
 //!
@@ -29,3 +30,4 @@ mod parts;
 mod prefixes;
 mod seeds;
 mod text;
+mod tokenizer;

@@ -1,7 +1,7 @@
 //! Streams of text against twins that see everything at once.
 
 use super::{file, open};
-use crate::vocab::{Detokenizer, StopHit, StopMatcher, StopSet, TextStream, Utf8Stream, Vocab, VocabError};
+use crate::{Detokenizer, StopHit, StopMatcher, StopSet, TextStream, Utf8Stream, Vocab, VocabError};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::Arc;
 /// A vocabulary of the kind `llama` that adds a space prefix: ids 0 to 255 are bytes, then pieces and marks.
 fn bytes_and_pieces() -> Vocab {
     let names: Vec<String> = (0..256).map(|b| format!("<0x{b:02X}>")).collect();
-    let mut tokens: Vec<(&str, i32)> = names.iter().map(|name| (name.as_str(), 6)).collect();
+    let mut tokens: Vec<(&str, i64)> = names.iter().map(|name| (name.as_str(), 6)).collect();
     tokens.extend([("▁a", 1), ("é漢", 1), ("<s>", 3), ("▁", 1), ("<mark>", 4), ("", 1), ("😀b", 1), ("▁▁c", 1)]);
     open(file("llama", &tokens)).expect("sound")
 }
@@ -118,7 +118,7 @@ fn only_the_first_space_of_a_text_is_dropped_and_only_where_the_vocabulary_adds_
     assert_eq!(text(&vocab, true, false, &[empty, space, a]), " a");
     assert_eq!(text(&vocab, true, false, &[two]), " c");
     assert_eq!(text(&vocab, true, false, &[mark, a]), "<mark> a");
-    let without = open(file("llama", &[("▁a", 1)]).kv("tokenizer.ggml.add_space_prefix", false)).expect("sound");
+    let without = open(file("llama", &[("▁a", 1)]).kv("add_space_prefix", false)).expect("sound");
     assert_eq!(text(&without, true, false, &[0, 0]), " a a");
 }
 

@@ -1,24 +1,15 @@
 //! What is read from metadata.
 
-use super::{file, open};
-use crate::gguf::GgufFile;
-use crate::gguf::testing::{Damage, GgufBuilder, Kv};
-use crate::vocab::{Detokenizer, TokenKind, Vocab, VocabError};
-
-const NORMAL: i32 = 1;
-const UNKNOWN: i32 = 2;
-const CONTROL: i32 = 3;
-const USER: i32 = 4;
-const UNUSED: i32 = 5;
-const BYTE: i32 = 6;
+use super::{BYTE, CONTROL, File, NORMAL, UNKNOWN, UNUSED, USER, file, open, texts};
+use crate::{TokenKind, Tokenizer, Value, VocabError};
 
 #[test]
 fn a_byte_alphabet_vocabulary_reads_with_bytes_kinds_and_roles() {
     let tokens = [("Ġthe", NORMAL), ("Ã", NORMAL), ("<|im_end|>", CONTROL), ("Ġ!", USER), ("[PAD]", UNUSED)];
     let builder = file("gpt2", &tokens)
-        .kv("tokenizer.ggml.suppress_tokens", vec![3i32, 1, 5, -1, 1])
-        .kv("tokenizer.ggml.eos_token_id", 2u32)
-        .kv("tokenizer.ggml.padding_token_id", 4u32);
+        .kv("suppress_tokens", vec![3i64, 1, 5, -1, 1])
+        .kv("eos_token_id", 2i128)
+        .kv("padding_token_id", 4i128);
     let vocab = open(builder).expect("sound");
     assert_eq!((vocab.n_vocab(), vocab.suppressed()), (5, &[1, 3][..]));
     let bytes: Vec<&[u8]> = (0..6).map(|id| vocab.token_bytes(id)).collect();
@@ -43,12 +34,12 @@ fn a_scored_vocabulary_reads_with_marks_as_spaces_and_byte_tokens() {
 fn without_types_byte_names_and_roles_are_recognised() {
     let tokens = ["<0x41>", "x", "<s>", "<unk>"];
     let builder = |model: &str| {
-        GgufBuilder::new()
-            .kv("tokenizer.ggml.model", model)
-            .kv("tokenizer.ggml.tokens", Kv::strs(tokens))
-            .kv("tokenizer.ggml.bos_token_id", 2u32)
-            .kv("tokenizer.ggml.eos_token_id", 2u32)
-            .kv("tokenizer.ggml.unknown_token_id", 3u32)
+        File::default()
+            .kv("model", model)
+            .kv("tokens", texts(tokens))
+            .kv("bos_token_id", 2i128)
+            .kv("eos_token_id", 2i128)
+            .kv("unknown_token_id", 3i128)
     };
     let kinds = |model: &str| {
         let vocab = open(builder(model)).expect("sound");
@@ -75,10 +66,7 @@ fn generation_ends_at_ids_of_keys_and_at_well_known_names() {
         ("<|im_start|>", CONTROL),
         ("<｜end▁of▁sentence｜>", CONTROL),
     ];
-    let builder = file("gpt2", &tokens)
-        .kv("tokenizer.ggml.eos_token_id", 6u32)
-        .kv("tokenizer.ggml.eot_token_id", 7i32)
-        .kv("tokenizer.ggml.eom_token_id", 8u64);
+    let builder = file("gpt2", &tokens).kv("eos_token_id", 6i128).kv("eot_token_id", 7i128).kv("eom_token_id", 8i128);
     let vocab = open(builder).expect("sound");
     // `</s>` is text here, and `[EOT]` something that a user may write.
     assert_eq!(vocab.eog_ids(), [1, 2, 3, 4, 6, 7, 8, 9, 11]);
@@ -95,7 +83,7 @@ fn every_well_known_name_ends_a_generation_and_no_other_does() {
                   <|tool_response>";
     let as_control = "</s> <eos> <EOT> _<EOT> [EOT] [EOS]";
     let never = "<s> <bos> <|im_start|> <|turn> <|channel> <|tool_call> <|start|> <|message|> <pad> [BOS]";
-    let eog = |names: &str, kind: i32| {
+    let eog = |names: &str, kind: i64| {
         let tokens: Vec<_> = names.split_whitespace().map(|name| (name, kind)).collect();
         let vocab = open(file("gpt2", &tokens)).expect("sound");
         (vocab.eog_ids().len(), vocab.n_vocab())
@@ -126,58 +114,76 @@ fn an_end_of_message_inside_a_turn_does_not_end_a_generation() {
 #[test]
 fn ids_outside_the_vocabulary_are_refused_for_bos_and_eos_and_none_for_others() {
     let two = [("a", NORMAL), ("b", NORMAL)];
-    for key in ["tokenizer.ggml.bos_token_id", "tokenizer.ggml.eos_token_id"] {
-        for (value, found) in [(Kv::U32(2), 2), (Kv::I32(-1), -1), (Kv::U64(u64::MAX), i128::from(u64::MAX))] {
-            match open(file("gpt2", &two).kv(key, value)).expect_err("outside") {
-                VocabError::TokenOutOfRange { key: k, found: f, n_vocab: 2 } => assert_eq!((k, f), (key, found)),
-                other => panic!("{other}"),
-            }
+    for (name, key) in
+        [("bos_token_id", "tokenizer.ggml.bos_token_id"), ("eos_token_id", "tokenizer.ggml.eos_token_id")]
+    {
+        for found in [2, -1, i128::from(u64::MAX)] {
+            let error = open(file("gpt2", &two).kv(name, found)).expect_err("outside");
+            assert_eq!(error, VocabError::TokenOutOfRange { key, found, n_vocab: 2 });
         }
-        let text = open(file("gpt2", &two).kv(key, "a")).expect_err("no number").to_string();
-        assert_eq!(text, format!("v.gguf: key `{key}` is string, expected u32"));
+        let text = open(file("gpt2", &two).kv(name, "a")).expect_err("no number").to_string();
+        assert_eq!(text, format!("key `{key}` is the text `a`, expected a token id"));
     }
-    let vocab = open(
-        file("gpt2", &two)
-            .kv("tokenizer.ggml.padding_token_id", 2u32)
-            .kv("tokenizer.ggml.eot_token_id", u32::MAX)
-            .kv("tokenizer.ggml.mask_token_id", 1u32),
-    )
-    .expect("other roles are optional");
+    let others = file("gpt2", &two).kv("padding_token_id", 2i128).kv("eot_token_id", i128::from(u32::MAX));
+    let vocab = open(others.kv("mask_token_id", 1i128)).expect("other roles are optional");
     assert!(vocab.eog_ids().is_empty());
+    assert_eq!((vocab.role("pad_token"), vocab.role("mask_token")), (None, Some(1)));
 }
 
 #[test]
 fn unknown_kinds_and_missing_or_short_arrays_are_refused_by_name() {
-    let why = |builder| open(builder).expect_err("refused").to_string();
+    let why = |file: File| open(file).expect_err("refused").to_string();
+    let known = "expected one of `gemma4`, `gpt2`, `llama`";
     assert_eq!(
         why(file("bert", &[("a", NORMAL)])),
-        "vocabulary of the kind `bert`, expected one of `gemma4`, `gpt2`, `llama`"
+        format!("the vocabulary `bert` is unknown (key tokenizer.ggml.model), {known}")
     );
-    assert_eq!(why(GgufBuilder::new()), "v.gguf: key `tokenizer.ggml.model` is missing, expected string");
-    let bare = || GgufBuilder::new().kv("tokenizer.ggml.model", "gpt2");
-    assert_eq!(why(bare()), "v.gguf: key `tokenizer.ggml.tokens` is missing, expected array of string");
+    assert_eq!(why(File::default()), format!("the file names no vocabulary (key tokenizer.ggml.model), {known}"));
+    let bare = || File::default().kv("model", "gpt2");
+    assert_eq!(why(bare()), "key `tokenizer.ggml.tokens` is missing, expected an array of text");
     assert_eq!(
-        why(bare().kv("tokenizer.ggml.tokens", Kv::Strs(vec![]))),
+        why(bare().kv("tokens", texts::<&str>([]))),
         "key `tokenizer.ggml.tokens` has 0 elements, expected 1 to 2097152"
     );
-    let tokens = || bare().kv("tokenizer.ggml.tokens", Kv::strs(["a", "b", "c"]));
+    let tokens = || bare().kv("tokens", texts(["a", "b", "c"]));
     let short = "elements, expected one for each of 3 tokens";
-    let types = why(tokens().kv("tokenizer.ggml.token_type", vec![1i32, 1]));
+    let types = why(tokens().kv("token_type", vec![1i64, 1]));
     assert_eq!(types, format!("key `tokenizer.ggml.token_type` has 2 {short}"));
     for (key, expected) in [
-        ("eot_token_id", "u32"),
-        ("mask_token_id", "u32"),
-        ("unknown_token_id", "u32"),
-        ("add_space_prefix", "bool"),
-        ("suppress_tokens", "array of i32"),
+        ("eot_token_id", "a token id"),
+        ("mask_token_id", "a token id"),
+        ("unknown_token_id", "a token id"),
+        ("add_space_prefix", "a flag"),
+        ("suppress_tokens", "an array of whole numbers"),
     ] {
-        let wrong = why(tokens().kv(&format!("tokenizer.ggml.{key}"), "x"));
-        assert_eq!(wrong, format!("v.gguf: key `tokenizer.ggml.{key}` is string, expected {expected}"));
+        let wrong = why(tokens().kv(key, "x"));
+        assert_eq!(wrong, format!("key `tokenizer.ggml.{key}` is the text `x`, expected {expected}"));
     }
-    let wrong = why(tokens().kv("tokenizer.ggml.token_type", vec![1f32; 3]));
-    assert_eq!(wrong, "v.gguf: key `tokenizer.ggml.token_type` is array of f32, expected array of i32");
+    let long = "\u{1b}".repeat(90);
+    for (value, found) in [
+        (Value::Int(7), "the whole number 7"),
+        (Value::Float(2.0), "the number 2.0"),
+        (Value::Flag(true), "the flag true"),
+        (Value::Floats(vec![]), "an array of numbers"),
+        (Value::Other("a dict".into()), "a dict"),
+        (Value::Text(b"\xff".to_vec()), "the text `\u{fffd}`"),
+        (Value::Text(long.into_bytes()), &format!("the text `{}…`", "\\u{1b}".repeat(80))),
+    ] {
+        let text = matches!(value, Value::Text(_));
+        let key = if text { "pre" } else { "model" };
+        let expected = if text { "text in UTF-8" } else { "text" };
+        if found.len() < 100 {
+            assert_eq!(
+                why(tokens().kv(key, value)),
+                format!("key `tokenizer.ggml.{key}` is {found}, expected {expected}")
+            );
+        } else {
+            let error = Tokenizer::from_metadata(&tokens().kv(key, value), None).expect_err("unknown").to_string();
+            assert!(error.contains(&"\\u{1b}".repeat(80)) && !error.contains(&"\\u{1b}".repeat(81)), "{error}");
+        }
+    }
     // Arrays that say more than is asked are no lie about the tokens that exist.
-    let vocab = open(tokens().kv("tokenizer.ggml.token_type", vec![1i32, 3, 77, 4])).expect("long enough");
+    let vocab = open(tokens().kv("token_type", vec![1i64, 3, 77, 4])).expect("long enough");
     assert_eq!(
         (vocab.kind(1), vocab.kind(2), vocab.kind(3)),
         (Some(TokenKind::Control), Some(TokenKind::Undefined), None)
@@ -185,41 +191,15 @@ fn unknown_kinds_and_missing_or_short_arrays_are_refused_by_name() {
 }
 
 #[test]
-fn tokens_that_are_not_utf8_stand_for_themselves() {
-    let builder = GgufBuilder::new()
-        .kv("tokenizer.ggml.model", "gpt2")
-        .kv("tokenizer.ggml.tokens", vec![vec![b'a', 0xff], vec![], vec![0xc4]]);
-    let vocab = open(builder).expect("bytes are bytes");
+fn tokens_that_are_not_utf8_stand_for_themselves_and_encode_nothing() {
+    let tokens = texts([&[b'a', 0xff][..], &[], &[0xc4]]);
+    let file =
+        File::default().kv("model", "gpt2").kv("tokens", tokens).kv("pre", "gpt-2").kv("merges", texts::<&str>([]));
+    let vocab = open(file.clone()).expect("bytes are bytes");
     assert_eq!((0..3).map(|id| vocab.token_bytes(id)).collect::<Vec<_>>(), [&[b'a', 0xff][..], b"", &[0xc4]]);
-}
-
-#[test]
-fn thousands_of_damaged_vocabularies_read_with_bytes_for_every_token_or_are_refused() {
-    let tokens =
-        [("<unk>", UNKNOWN), ("<s>", CONTROL), ("</s>", CONTROL), ("<0x0A>", BYTE), ("▁é", NORMAL), ("", NORMAL)];
-    for model in ["llama", "gpt2"] {
-        let builder = file(model, &tokens)
-            .kv("tokenizer.ggml.suppress_tokens", vec![1i32, 2])
-            .kv("tokenizer.ggml.bos_token_id", 1u32)
-            .kv("tokenizer.ggml.eos_token_id", 2u32)
-            .kv("tokenizer.ggml.add_space_prefix", true);
-        let whole = builder.build();
-        let mut damage = Damage::new(7);
-        let (mut read, mut refused) = (0, 0);
-        for _ in 0..20_000 {
-            let Ok(file) = GgufFile::from_bytes("v.gguf", damage.apply(&whole, whole.len())) else { continue };
-            let Ok(vocab) = Vocab::from_metadata(file.metadata()) else {
-                refused += 1;
-                continue;
-            };
-            read += 1;
-            let (mut state, mut out) = (Detokenizer::new(&vocab, true, true), String::new());
-            for id in 0..vocab.n_vocab() as u32 + 1 {
-                assert_eq!(vocab.kind(id).is_some(), (id as usize) < vocab.n_vocab());
-                state.push(&vocab, id, &mut out);
-            }
-            assert!(vocab.eog_ids().iter().chain(vocab.suppressed()).all(|id| (*id as usize) < vocab.n_vocab()));
-        }
-        assert!(read > 1_000 && refused > 500, "{read} read, {refused} refused");
-    }
+    let error = Tokenizer::from_metadata(&file, None).expect("nothing is built").tokenize_bytes(b"a");
+    assert_eq!(
+        error.expect_err("no text").to_string(),
+        "token 0 of key `tokenizer.ggml.tokens` is `a\u{fffd}`, expected text in UTF-8"
+    );
 }

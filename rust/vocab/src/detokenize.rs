@@ -7,7 +7,7 @@
 //!
 //! Cost: one scan of each token's bytes.
 
-use super::Vocab;
+use crate::vocab::Vocab;
 
 /// Bytes to text, whole characters at a time.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -133,7 +133,7 @@ impl Detokenizer {
     }
 
     /// The characters under assembly.
-    pub(super) fn utf8(&mut self) -> &mut Utf8Stream {
+    pub(crate) fn utf8(&mut self) -> &mut Utf8Stream {
         &mut self.utf8
     }
 }

@@ -5,9 +5,9 @@
 //! X2  Held back are only bytes that may become a stop, and bytes of an incomplete character.
 //! X3  A clone costs the held bytes, fewer than the longest stop has.
 
-use super::Vocab;
-use super::detokenize::Detokenizer;
-use super::stops::{StopHit, StopMatcher, StopSet};
+use crate::detokenize::Detokenizer;
+use crate::stops::{StopHit, StopMatcher, StopSet};
+use crate::vocab::Vocab;
 use std::sync::Arc;
 
 /// A [`Detokenizer`] behind a [`StopMatcher`].

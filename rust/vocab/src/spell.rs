@@ -4,9 +4,10 @@
 //! Latin-1 for themselves, the other 68 bytes, in order, for U+0100 and up, as GPT-2 defined it. The others (`llama`,
 //! `gemma4`) spell UTF-8, with U+2581 for a space, and bytes that are no character as `<0x0A>`.
 
-use super::TokenKind;
+use crate::vocab::TokenKind;
 
-const MARK: &[u8] = "\u{2581}".as_bytes();
+/// The character that stands for a space where text is spelled in UTF-8.
+pub(crate) const MARK: &[u8] = "\u{2581}".as_bytes();
 
 /// Byte for each character of the byte alphabet, by code point; `None` for other characters below U+0144.
 const BYTE_OF: [Option<u8>; 0x144] = {
@@ -25,11 +26,36 @@ const BYTE_OF: [Option<u8>; 0x144] = {
     table
 };
 
+/// The character that stands for each byte in the byte alphabet.
+pub(crate) fn byte_alphabet() -> [char; 256] {
+    let mut alphabet = ['\0'; 256];
+    for (character, byte) in (0u32..).zip(BYTE_OF) {
+        if let (Some(byte), Some(character)) = (byte, char::from_u32(character)) {
+            alphabet[usize::from(byte)] = character;
+        }
+    }
+    alphabet
+}
+
+/// Place and length of each character of a text; a byte that belongs to none is alone.
+pub(crate) fn characters(text: &[u8]) -> impl Iterator<Item = (usize, usize)> {
+    let mut at = 0;
+    text.utf8_chunks()
+        .flat_map(|chunk| {
+            let valid = chunk.valid().chars().map(char::len_utf8);
+            valid.chain(chunk.invalid().iter().map(|_| 1))
+        })
+        .map(move |len| {
+            at += len;
+            (at - len, len)
+        })
+}
+
 /// Appends the bytes that a token stands for.
 ///
 /// Control, user-defined and unknown tokens stand for their own text. A text with a character outside the byte
 /// alphabet was added by hand and stands for itself as well.
-pub(super) fn token_bytes(text: &[u8], kind: TokenKind, byte_alphabet: bool, out: &mut Vec<u8>) {
+pub(crate) fn token_bytes(text: &[u8], kind: TokenKind, byte_alphabet: bool, out: &mut Vec<u8>) {
     let byte = if kind == TokenKind::Byte { byte_name(text) } else { None };
     if let Some(byte) = byte {
         out.push(byte);
@@ -47,7 +73,7 @@ pub(super) fn token_bytes(text: &[u8], kind: TokenKind, byte_alphabet: bool, out
 }
 
 /// The byte that `<0x0A>` names.
-pub(super) fn byte_name(text: &[u8]) -> Option<u8> {
+pub(crate) fn byte_name(text: &[u8]) -> Option<u8> {
     let &[b'<', b'0', b'x', high, low, b'>'] = text else { return None };
     let digit = |c: u8| match c {
         b'0'..=b'9' => Some(c - b'0'),

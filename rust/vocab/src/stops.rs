@@ -10,9 +10,11 @@
 //! that is a node as well. A byte costs a constant number of steps on average over any text.
 //! Cost: 24 bytes for each byte of stops, 1 KiB for the first byte.
 
-use super::error::VocabError;
-use crate::limits;
+use crate::error::VocabError;
 use std::sync::Arc;
+
+/// Bytes of all stop texts of one request together: each becomes a node of an automaton, 24 bytes.
+pub const MAX_STOP_BYTES: u64 = 1 << 16;
 
 const NONE: u32 = u32::MAX;
 const ROOT: u32 = 0;
@@ -47,8 +49,8 @@ impl StopSet {
     /// A stop is empty, or all together exceed the limit.
     pub fn new<S: AsRef<[u8]>>(stops: &[S]) -> Result<StopSet, VocabError> {
         let found = stops.iter().map(|stop| stop.as_ref().len() as u64).sum();
-        if found > limits::MAX_STOP_BYTES {
-            return Err(VocabError::StopsTooLong { found, limit: limits::MAX_STOP_BYTES });
+        if found > MAX_STOP_BYTES {
+            return Err(VocabError::StopsTooLong { found, limit: MAX_STOP_BYTES });
         }
         if let Some(index) = stops.iter().position(|stop| stop.as_ref().is_empty()) {
             return Err(VocabError::EmptyStop { index });

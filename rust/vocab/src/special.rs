@@ -5,9 +5,10 @@
 //! E2  Generation ends at the ids that the file's keys name, at `TURN_ENDS` and `OTHER_ENDS`, and at `PERHAPS_ENDS` where
 //!     the token is of type control or unknown. Those are ordinary text elsewhere: `</s>` closes struck-out text in HTML.
 
-use super::TokenKind;
-use super::error::VocabError;
-use crate::gguf::{Metadata, Strings};
+use crate::error::VocabError;
+use crate::keys::{self, Keys};
+use crate::table::StringTable;
+use crate::vocab::TokenKind;
 
 /// Texts that end a turn, a message or a document, and that ordinary text does not contain.
 const TURN_ENDS: [&str; 15] = [
@@ -41,42 +42,63 @@ const END_KEYS: [&str; 5] = [
     "tokenizer.ggml.fim_sep_token_id",
 ];
 
-/// Keys whose token marks something, beside the beginning and the end of text; the third is spelled so in the format.
-const MARK_KEYS: [&str; 6] = [
-    "tokenizer.ggml.eot_token_id",
-    "tokenizer.ggml.eom_token_id",
-    "tokenizer.ggml.seperator_token_id",
-    "tokenizer.ggml.padding_token_id",
-    "tokenizer.ggml.cls_token_id",
-    "tokenizer.ggml.mask_token_id",
+/// Roles that a key gives a token, as chat templates name them.
+const ROLES: [(&str, &str); 7] = [
+    ("bos_token", BOS),
+    ("eos_token", EOS),
+    ("unk_token", "tokenizer.ggml.unknown_token_id"),
+    ("sep_token", "tokenizer.ggml.seperator_token_id"), // spelled so in the format
+    ("pad_token", "tokenizer.ggml.padding_token_id"),
+    ("cls_token", "tokenizer.ggml.cls_token_id"),
+    ("mask_token", "tokenizer.ggml.mask_token_id"),
 ];
+const BOS: &str = "tokenizer.ggml.bos_token_id";
+const EOS: &str = "tokenizer.ggml.eos_token_id";
+
+/// A token that a key of the file names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Role {
+    /// As chat templates call it: `bos_token`, `eos_token` and so on.
+    pub name: &'static str,
+    /// The token.
+    pub id: u32,
+}
 
 /// Ids of tokens with a role.
 #[derive(Debug)]
-pub(super) struct SpecialIds {
+pub(crate) struct SpecialIds {
     /// That end a generation.
     ends: Vec<u32>,
     /// That mark something and are not shown, for files without token types.
-    pub(super) marks: Vec<u32>,
+    pub(crate) marks: Vec<u32>,
+    pub(crate) roles: Vec<Role>,
 }
 
 impl SpecialIds {
     /// Reads the ids. One outside the vocabulary is refused for the beginning and the end of text; for others it means
     /// none, as files name padding that the vocabulary lacks. A value that is no whole number is refused for all.
-    pub(super) fn read(meta: &Metadata, n_vocab: usize, llama: bool) -> Result<SpecialIds, VocabError> {
-        let by_default = |id: u32| (llama && (id as usize) < n_vocab).then_some(id);
-        // The kind `llama` had these before the keys existed.
-        let bos = strict_id(meta, "tokenizer.ggml.bos_token_id", n_vocab)?.or(by_default(1));
-        let eos = strict_id(meta, "tokenizer.ggml.eos_token_id", n_vocab)?.or(by_default(2));
-        lenient_id(meta, "tokenizer.ggml.unknown_token_id", n_vocab)?;
-        let all = |first: &[Option<u32>], keys: &[&str]| -> Result<Vec<u32>, VocabError> {
-            let mut ids: Vec<u32> = first.iter().flatten().copied().collect();
-            for key in keys {
-                ids.extend(lenient_id(meta, key, n_vocab)?);
+    pub(crate) fn read(keys: &dyn Keys, n_vocab: usize, llama: bool) -> Result<SpecialIds, VocabError> {
+        let mut roles = Vec::new();
+        for (name, key) in ROLES {
+            // The kind `llama` had these before the keys existed.
+            let by_default = match key {
+                BOS if llama => in_range(1, n_vocab),
+                EOS if llama => in_range(2, n_vocab),
+                _ => None,
+            };
+            let found = id(keys, key, n_vocab, [BOS, EOS].contains(&key))?;
+            roles.extend(found.or(by_default).map(|id| Role { name, id }));
+        }
+        let mut ends: Vec<u32> = roles.iter().filter(|role| role.name == "eos_token").map(|role| role.id).collect();
+        let mut marks: Vec<u32> = roles.iter().filter(|role| role.name != "unk_token").map(|role| role.id).collect();
+        for key in END_KEYS {
+            let found = id(keys, key, n_vocab, false)?;
+            ends.extend(found);
+            if key.ends_with(".eot_token_id") || key.ends_with(".eom_token_id") {
+                marks.extend(found);
             }
-            Ok(ids)
-        };
-        Ok(SpecialIds { ends: all(&[eos], &END_KEYS)?, marks: all(&[bos, eos], &MARK_KEYS)? })
+        }
+        Ok(SpecialIds { ends, marks, roles })
     }
 }
 
@@ -84,29 +106,22 @@ fn in_range(found: i128, n_vocab: usize) -> Option<u32> {
     u32::try_from(found).ok().filter(|id| (*id as usize) < n_vocab)
 }
 
-fn strict_id(meta: &Metadata, key: &'static str, n_vocab: usize) -> Result<Option<u32>, VocabError> {
-    let Some(value) = meta.get(key) else { return Ok(None) };
-    let Some(found) = value.as_int() else { return Ok(meta.get_u32(key)?) };
+fn id(keys: &dyn Keys, key: &'static str, n_vocab: usize, strict: bool) -> Result<Option<u32>, VocabError> {
+    let Some(found) = keys::id(keys, key)? else { return Ok(None) };
     match in_range(found, n_vocab) {
-        Some(id) => Ok(Some(id)),
-        None => Err(VocabError::TokenOutOfRange { key, found, n_vocab }),
+        None if strict => Err(VocabError::TokenOutOfRange { key, found, n_vocab }),
+        id => Ok(id),
     }
 }
 
-fn lenient_id(meta: &Metadata, key: &str, n_vocab: usize) -> Result<Option<u32>, VocabError> {
-    let Some(value) = meta.get(key) else { return Ok(None) };
-    let Some(found) = value.as_int() else { return Ok(meta.get_u32(key)?) };
-    Ok(in_range(found, n_vocab))
-}
-
 /// Whether a token of this text ends a turn in every vocabulary that has it.
-pub(super) fn ends_turn(text: &[u8]) -> bool {
+pub(crate) fn ends_turn(text: &[u8]) -> bool {
     // Most tokens begin with another character.
     matches!(text.first(), Some(b'<' | b'[')) && TURN_ENDS.iter().any(|end| end.as_bytes() == text)
 }
 
 /// The ids that end a generation, rising.
-pub(super) fn eog_ids(texts: Strings, kinds: &[TokenKind], special: &SpecialIds) -> Vec<u32> {
+pub(crate) fn eog_ids(texts: &StringTable, kinds: &[TokenKind], special: &SpecialIds) -> Vec<u32> {
     let is = |text: &[u8], names: &[&str]| names.iter().any(|name| name.as_bytes() == text);
     let mut ids = special.ends.clone();
     let (mut returns, mut calls, mut many_calls, mut flushes) = (false, false, false, false);

@@ -8,12 +8,18 @@ pub struct StringTable {
 }
 
 impl StringTable {
-    pub(super) fn with_capacity(strings: usize, bytes: usize) -> StringTable {
+    /// An empty table with room.
+    pub fn with_capacity(strings: usize, bytes: usize) -> StringTable {
         StringTable { blob: Vec::with_capacity(bytes), ends: Vec::with_capacity(strings) }
     }
 
+    /// Bytes of all strings together.
+    pub fn n_bytes(&self) -> usize {
+        self.blob.len()
+    }
+
     /// Adds the string that `write` appends to the blob.
-    pub(super) fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
+    pub fn push(&mut self, write: impl FnOnce(&mut Vec<u8>)) {
         write(&mut self.blob);
         self.ends.push(self.blob.len() as u32);
     }
@@ -38,5 +44,14 @@ impl StringTable {
     /// All strings in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = &[u8]> {
         (0..self.len()).map(|i| self.get(i).unwrap_or_default())
+    }
+}
+
+impl<S: AsRef<[u8]>> FromIterator<S> for StringTable {
+    fn from_iter<I: IntoIterator<Item = S>>(strings: I) -> StringTable {
+        let strings = strings.into_iter();
+        let mut table = StringTable::with_capacity(strings.size_hint().0, 0);
+        strings.for_each(|string| table.push(|blob| blob.extend_from_slice(string.as_ref())));
+        table
     }
 }
