@@ -438,6 +438,8 @@ mod tests {
             texts.push((0..12).map(|_| runs[below(runs.len())].repeat(1 + below(9))).collect());
         }
         texts.push([" ".repeat(1100), "x".into(), " ".repeat(515), "\u{2003}".repeat(600)].concat());
+        // A run that fits at the end of a text, and does not where a word follows.
+        texts.extend([2, 4, 8, 64, 512, 1024].map(|n| format!("x{0}x{0}", " ".repeat(n))));
         texts
     }
 
