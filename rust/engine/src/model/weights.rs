@@ -193,11 +193,7 @@ fn attention(
     blk: &str,
 ) -> Result<Attention> {
     let n_embd = config.n_embd;
-    let norm = plan.vector(&format!("{blk}.attn_norm.weight"), n_embd)?;
-    let (embed_norm, norm, width) = match family.embeds_beside {
-        true => (Some(norm), plan.vector(&format!("{blk}.attn_norm_2.weight"), n_embd)?, 2 * n_embd),
-        false => (None, norm, n_embd),
-    };
+    let width = if family.embeds_beside { 2 * n_embd } else { n_embd };
     let (dim, pairs, dims) = (layer.head_dim, family.pairs, config.ropes[layer.rope].dims);
     let (n_q, n_kv) = (layer.n_head * dim, layer.n_head_kv * dim);
     let bias = family.qkv_bias;
@@ -222,6 +218,11 @@ fn attention(
             k_norm: plan.vector_if(family.qk_norm, &format!("{blk}.attn_k_norm.weight"), dim)?,
             v_norm: family.value_norm,
         })
+    };
+    let norm = plan.vector(&format!("{blk}.attn_norm.weight"), n_embd)?;
+    let (embed_norm, norm) = match family.embeds_beside {
+        true => (Some(norm), plan.vector(&format!("{blk}.attn_norm_2.weight"), n_embd)?),
+        false => (None, norm),
     };
     Ok(Attention {
         norm: Some(norm),

@@ -7,7 +7,7 @@ use quoth_draft::{CostPoint, CostTable, Gate, GateOptions};
 use quoth_engine::decode::{Engine, Request, Sequence, Speculation};
 use quoth_engine::gguf::GgufFile;
 use quoth_engine::gguf::testing::GgufBuilder;
-use quoth_engine::proposer::{Drafter, Hidden, attach, hidden_rows};
+use quoth_engine::proposer::{Drafter, Hidden, Kept, attach, hidden_rows};
 use quoth_engine::sample::Sampling;
 use quoth_engine::vocab::StopSet;
 use quoth_kernels::attend::KvKind;
@@ -279,7 +279,7 @@ fn guesses_are_those_of_one_pass(rig: &Rig, head: &Arc<dyn Drafter>) {
             let values = part(pos, n);
             let kept = Hidden { values: &values, stride: n, n_embd: 64 };
             let history = &text[..pos + n + 1];
-            proposer.settle(quoth_engine::proposer::Kept { history, first: pos, n, hidden: kept }).unwrap();
+            proposer.settle(Kept { history, first: pos, n, hidden: kept }).unwrap();
             pos += n;
             let mut guesses = Vec::new();
             proposer
@@ -435,4 +435,52 @@ fn a_draft_model_guesses_what_a_fresh_one_does_after_every_event() {
     let same = attach(&rig.made.file(), &rig.model, &mut |_, _| true).unwrap();
     let stream = rig.stream(&history[..5], 40);
     assert_eq!(ask(&mut same.proposer(rig.kind).unwrap(), &stream[..20]), stream[20..24]);
+}
+
+/// R3: rows that are missing leave the positions of the others as they are. A cache that closed the gap would make the same guesses with and without it.
+#[test]
+fn a_gap_keeps_the_positions_of_the_rows_behind_it() {
+    let spec = Spec::tiny();
+    let rig = Rig::tiny(200, Sampling::default());
+    let block = attach(&block_drafter(&spec, 6), &rig.model, &mut |_, _| true).unwrap();
+    for head in [HeadSpec::of(&spec).attach(&spec, &rig.model), block] {
+        let mut differ = 0;
+        for case in 0..20 {
+            let text = Dice(case).tokens(60, 97);
+            let n_taps = head.taps().len();
+            let hidden = hidden_rows(&rig.model, KvKind::F32, head.taps(), &text).unwrap();
+            let part = |first: usize, n: usize| -> Vec<f32> {
+                (0..n_taps).flat_map(|l| hidden[(l * 60 + first) * 64..(l * 60 + first + n) * 64].to_vec()).collect()
+            };
+            // Ten positions, a gap or none, ten more with the rows of 40 .. 50.
+            let guesses = |gap: usize, splits: &[usize]| {
+                let mut proposer = head.clone().proposer(KvKind::F32).unwrap();
+                let history: Vec<u32> =
+                    text[..10].iter().copied().chain(vec![3; gap]).chain(text[40..51].iter().copied()).collect();
+                let mut tell = |first: usize, from: usize, n: usize| {
+                    let values = part(from, n);
+                    let hidden = Hidden { values: &values, stride: n, n_embd: 64 };
+                    let kept = Kept { history: &history[..first + n + 1], first, n, hidden };
+                    proposer.settle(kept).unwrap();
+                };
+                tell(0, 0, 10);
+                let mut done = 0;
+                for n in splits {
+                    tell(10 + gap + done, 40 + done, *n);
+                    done += n;
+                }
+                let mut found = Vec::new();
+                proposer
+                    .propose(&history, 5, &mut |guess| {
+                        found.push(guess);
+                        found.len() < 5
+                    })
+                    .unwrap();
+                found
+            };
+            assert_eq!(guesses(30, &[10]), guesses(30, &[3, 6, 1]), "case {case}");
+            differ += usize::from(guesses(30, &[10]) != guesses(0, &[10]));
+        }
+        assert!(differ > 5, "{:?}: {differ}", head.description().kind);
+    }
 }
