@@ -29,6 +29,7 @@ const DIGESTS: &[(&str, u64)] = &[
     ("weights Q5_K", 0x9fde963d4bde148a),
     ("weights Q6_K", 0xf65eb651a9bdfac3),
     ("weights IQ4_XS", 0x652a01b9267ea37b),
+    ("weights MXFP4", 0xe7e710f8d6c5f827),
     ("product F32", 0x3f202f1603e29188),
     ("product F16", 0x50a6c1256adf62f7),
     ("product BF16", 0x12491f219b72807b),
@@ -44,6 +45,7 @@ const DIGESTS: &[(&str, u64)] = &[
     ("product Q5_K", 0x504cb908239f8d34),
     ("product Q6_K", 0x9dd7b43bb5c49030),
     ("product IQ4_XS", 0x7bd0a7a8c568c2ff),
+    ("product MXFP4", 0x6b245cd6d7aa8c00),
     ("attention F32", 0x1a660b7b34469caf),
     ("attention F16", 0xbe7e530648f9cfcc),
     ("attention Q8_0", 0xdf7320ff0f66ebb7),
@@ -69,6 +71,7 @@ const DIGESTS: &[(&str, u64)] = &[
     ("float product Q5_K", 0x3a06b452e3dabe23),
     ("float product Q6_K", 0x6d7c27c7a5d26867),
     ("float product IQ4_XS", 0x0155ed4e43562607),
+    ("float product MXFP4", 0xefc164a306009df0),
 ];
 
 /// FNV-1a over the bits of what was computed.

@@ -21,6 +21,16 @@ pub(crate) trait Small256: SmallBlock {
     /// # Safety
     /// `words` must point to the panel words of a whole block, and the CPU must have AVX2.
     unsafe fn codes(words: *const u8) -> [__m256i; 8];
+
+    /// The scales of the lanes.
+    ///
+    /// # Safety
+    /// `at` must have [`SmallBlock::SCALE_BYTES`] bytes of each lane, and the CPU the set's instructions.
+    #[inline(always)]
+    unsafe fn scale(at: *const u8) -> __m256 {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(at) }
+    }
 }
 
 /// How AVX2 unpacks a format of 256-wide blocks.
@@ -130,8 +140,8 @@ unsafe fn number(at: *const u32) -> __m256 {
 /// Fetches block `b` of the next panel; both half panels lie in the same cache lines, so one of them asks.
 #[inline(always)]
 unsafe fn prefetch<F: Block>(next: *const u8, blocks: usize, b: usize) {
-    let word_bytes = F::WORDS.len() * 4 * PANEL;
-    let half_bytes = F::HALVES.len() * 2 * PANEL;
+    let word_bytes = F::WORD_BYTES;
+    let half_bytes = F::TAIL_BYTES;
     for w in 0..F::WORDS.len() {
         // SAFETY: a prefetch reads nothing that the program can see and cannot fault.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(b * word_bytes + 64 * w).cast()) };
@@ -264,10 +274,10 @@ macro_rules! kernels {
             #[target_feature(enable = $features)]
             unsafe fn small_rows<F: Small256, const R: usize>(t: &Tile, side: usize, row: usize) {
                 let m = t.rows;
-                let word_bytes = F::WORDS.len() * 4 * PANEL;
-                let half_bytes = F::HALVES.len() * 2 * PANEL;
+                let word_bytes = F::WORD_BYTES;
+                let half_bytes = F::TAIL_BYTES;
                 let panel = t.panel.wrapping_add(32 * side);
-                let half_area = t.panel.wrapping_add(t.blocks * word_bytes + 16 * side);
+                let half_area = t.panel.wrapping_add(t.blocks * word_bytes + 8 * F::SCALE_BYTES * side);
                 let act = t.act.wrapping_add(row);
                 let extras = act.wrapping_add(t.k / 4 * m);
                 let mut acc = [_mm256_setzero_ps(); R];
@@ -281,7 +291,7 @@ macro_rules! kernels {
                         let a = act.add(b * 8 * m);
                         let e = extras.add(b * EXTRAS_32 * m);
                         let h = half_area.add(b * half_bytes);
-                        let d = halves(h);
+                        let d = F::scale(h);
                         for (r, acc) in acc.iter_mut().enumerate() {
                             let sum = match OFFSETS_32.iter().position(|o| *o == F::OFFSET) {
                                 // Signed levels need none.
@@ -329,8 +339,8 @@ macro_rules! kernels {
             #[target_feature(enable = $features)]
             unsafe fn large_rows<F: Super256, const R: usize>(t: &Tile, side: usize, row: usize) {
                 let m = t.rows;
-                let word_bytes = F::WORDS.len() * 4 * PANEL;
-                let half_bytes = F::HALVES.len() * 2 * PANEL;
+                let word_bytes = F::WORD_BYTES;
+                let half_bytes = F::TAIL_BYTES;
                 let panel = t.panel.wrapping_add(32 * side);
                 let half_area = t.panel.wrapping_add(t.blocks * word_bytes + 16 * side);
                 let act = t.act.wrapping_add(row);

@@ -18,6 +18,16 @@ pub(crate) trait Small512: SmallBlock {
     /// # Safety
     /// `words` must point to the panel words of a whole block, `G` be below 8, and the CPU have AVX-512 F and BW.
     unsafe fn codes<const G: usize>(words: *const u8) -> __m512i;
+
+    /// The scales of the lanes.
+    ///
+    /// # Safety
+    /// `at` must have [`SmallBlock::SCALE_BYTES`] bytes of each lane, and the CPU the set's instructions.
+    #[inline(always)]
+    unsafe fn scale(at: *const u8) -> __m512 {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(at) }
+    }
 }
 
 /// How AVX-512 unpacks a format of 256-wide blocks.
@@ -313,8 +323,8 @@ unsafe fn small_blocks<F: Small512, const R: usize, const P: usize, const N: usi
     b: usize,
     acc: &mut [[__m512; R]; P],
 ) {
-    let word_bytes = F::WORDS.len() * 4 * PANEL;
-    let half_bytes = F::HALVES.len() * 2 * PANEL;
+    let word_bytes = F::WORD_BYTES;
+    let half_bytes = F::TAIL_BYTES;
     let half_area = t.blocks * word_bytes;
     let panel = t.panels.1;
     // SAFETY: blocks of panels and tile, whose sizes the tile states; each offset stays inside its block's part.
@@ -355,7 +365,7 @@ unsafe fn small_blocks<F: Small512, const R: usize, const P: usize, const N: usi
             let e = e.add(n * EXTRAS_32 * R);
             for p in 0..P {
                 let h = halves_at.add(p * panel + n * half_bytes);
-                let d = halves(h);
+                let d = F::scale(h);
                 for r in 0..R {
                     let scale = _mm512_mul_ps(d, number(e.add(r)));
                     acc[p][r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[p][r]), acc[p][r]);
@@ -388,8 +398,8 @@ unsafe fn large<F: Super512, const R: usize>(t: &Tile) {
 /// `N` rows of the tile's `R`: act and output begin with the first of them.
 #[inline(always)]
 unsafe fn large_rows<F: Super512, const R: usize, const N: usize>(t: &Tile) {
-    let word_bytes = F::WORDS.len() * 4 * PANEL;
-    let half_bytes = F::HALVES.len() * 2 * PANEL;
+    let word_bytes = F::WORD_BYTES;
+    let half_bytes = F::TAIL_BYTES;
     let half_area = t.blocks * word_bytes;
     let extras = t.act.wrapping_add(t.k / 4 * R);
     // SAFETY: block b of panel and tile, whose sizes the tile states; each offset stays inside its block's part.
