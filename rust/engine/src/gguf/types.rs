@@ -157,6 +157,15 @@ impl GgmlType {
                 | IQ4_NL
                 | IQ4_XS
                 | MXFP4
+                | IQ2_XXS
+                | IQ2_XS
+                | IQ2_S
+                | IQ3_XXS
+                | IQ3_S
+                | IQ1_S
+                | IQ1_M
+                | TQ1_0
+                | TQ2_0
         )
     }
 

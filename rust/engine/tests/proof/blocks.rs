@@ -28,9 +28,17 @@ fn put_scale(format: Format, block: &mut [u8], d: f32) {
             block[0] = (d.to_bits() >> 23) as u8 + 1;
             return;
         }
+        Format::IQ1_M => {
+            // The upper four bits of four 16-bit numbers.
+            let half = f32_to_f16(d);
+            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | (half >> (4 * i) & 15) as u8 * 16);
+            return;
+        }
         Format::Q2_K => 80,
         Format::Q3_K => 108,
         Format::Q6_K => 208,
+        Format::TQ1_0 => 52,
+        Format::TQ2_0 => 64,
         Format::F32 | Format::F16 | Format::BF16 => unreachable!("floats have no scale"),
         _ => 0,
     };

@@ -19,6 +19,7 @@
 mod float;
 mod iq4_nl;
 mod iq4_xs;
+mod levels;
 mod mxfp4;
 mod q2_k;
 mod q3_k;
@@ -39,6 +40,7 @@ pub use iq4_nl::TABLE as IQ4_TABLE;
 pub(crate) use float::{Bf16, F16, F32, Float};
 pub(crate) use iq4_nl::Iq4Nl;
 pub(crate) use iq4_xs::Iq4Xs;
+pub(crate) use levels::{EvenLevels, LowLevels, OddLevels};
 pub(crate) use mxfp4::Mxfp4;
 pub(crate) use q2_k::Q2K;
 pub(crate) use q3_k::Q3K;
@@ -73,7 +75,7 @@ pub(crate) struct Super {
 
 /// What all formats state about the blocks of their panels.
 pub(crate) trait Block {
-    /// Its name.
+    /// A format whose panels have such blocks.
     const FORMAT: Format;
     /// Weights a block.
     const LEN: usize;
@@ -85,8 +87,6 @@ pub(crate) trait Block {
     const HALVES: &'static [usize];
     /// Offsets of single bytes in a block, in panel order.
     const SINGLES: &'static [usize] = &[];
-    /// How a file's block becomes such blocks; none if it is one.
-    const REPACK: Option<Repack> = None;
 
     /// Bytes of a panel's words of one block.
     const WORD_BYTES: usize = Self::WORDS.len() * 4 * PANEL;
@@ -147,6 +147,15 @@ pub enum Format {
     Q6_K,
     IQ4_XS,
     MXFP4,
+    IQ2_XXS,
+    IQ2_XS,
+    IQ2_S,
+    IQ3_XXS,
+    IQ3_S,
+    IQ1_S,
+    IQ1_M,
+    TQ1_0,
+    TQ2_0,
 }
 
 /// Calls `$small`, `$large` or `$float` by the shape of a format, with `$T` standing for its type.
@@ -217,6 +226,24 @@ macro_rules! with_shape {
                 type $T = $crate::format::Mxfp4;
                 $small
             }
+            $crate::format::Format::IQ2_XXS
+            | $crate::format::Format::IQ2_XS
+            | $crate::format::Format::IQ2_S
+            | $crate::format::Format::IQ1_S
+            | $crate::format::Format::IQ1_M
+            | $crate::format::Format::TQ1_0
+            | $crate::format::Format::TQ2_0 => {
+                type $T = $crate::format::LowLevels;
+                $large
+            }
+            $crate::format::Format::IQ3_XXS => {
+                type $T = $crate::format::EvenLevels;
+                $large
+            }
+            $crate::format::Format::IQ3_S => {
+                type $T = $crate::format::OddLevels;
+                $large
+            }
         }
     };
 }
@@ -256,7 +283,7 @@ const MOST_BYTES: usize = 256;
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 16] = [
+    pub const ALL: [Format; 25] = [
         Format::F32,
         Format::F16,
         Format::BF16,
@@ -273,6 +300,15 @@ impl Format {
         Format::Q6_K,
         Format::IQ4_XS,
         Format::MXFP4,
+        Format::IQ2_XXS,
+        Format::IQ2_XS,
+        Format::IQ2_S,
+        Format::IQ3_XXS,
+        Format::IQ3_S,
+        Format::IQ1_S,
+        Format::IQ1_M,
+        Format::TQ1_0,
+        Format::TQ2_0,
     ];
 
     /// The format of a GGUF tensor type id, if it is one of ours.
@@ -290,9 +326,18 @@ impl Format {
             12 => Format::Q4_K,
             13 => Format::Q5_K,
             14 => Format::Q6_K,
+            16 => Format::IQ2_XXS,
+            17 => Format::IQ2_XS,
+            18 => Format::IQ3_XXS,
+            19 => Format::IQ1_S,
             20 => Format::IQ4_NL,
+            21 => Format::IQ3_S,
+            22 => Format::IQ2_S,
             23 => Format::IQ4_XS,
+            29 => Format::IQ1_M,
             30 => Format::BF16,
+            34 => Format::TQ1_0,
+            35 => Format::TQ2_0,
             39 => Format::MXFP4,
             _ => return None,
         })
@@ -300,7 +345,28 @@ impl Format {
 
     /// The geometry of its blocks.
     pub fn layout(self) -> Layout {
-        with_shape!(self, F => small: Layout::of::<F>(), large: Layout::of::<F>(), float: Layout::of::<F>())
+        let layout =
+            with_shape!(self, F => small: Layout::of::<F>(), large: Layout::of::<F>(), float: Layout::of::<F>());
+        match self.repack() {
+            None => layout,
+            Some(repack) => Layout { len: repack.len, bytes: repack.bytes, repack: Some(repack), ..layout },
+        }
+    }
+
+    /// How a file's blocks become those of a panel; none if they are the same.
+    fn repack(self) -> Option<Repack> {
+        Some(match self {
+            Format::IQ2_XXS => levels::IQ2_XXS,
+            Format::IQ2_XS => levels::IQ2_XS,
+            Format::IQ2_S => levels::IQ2_S,
+            Format::IQ3_XXS => levels::IQ3_XXS,
+            Format::IQ3_S => levels::IQ3_S,
+            Format::IQ1_S => levels::IQ1_S,
+            Format::IQ1_M => levels::IQ1_M,
+            Format::TQ1_0 => levels::TQ1_0,
+            Format::TQ2_0 => levels::TQ2_0,
+            _ => return None,
+        })
     }
 
     /// What its activations are quantized to.
@@ -364,20 +430,17 @@ fn expand_super(block: &Super, offset: i32, min: bool, out: &mut [f32]) {
 }
 
 impl Layout {
+    /// Of a format that keeps the file's blocks.
     pub(crate) const fn of<F: Block>() -> Layout {
-        let (len, bytes) = match F::REPACK {
-            None => (F::LEN, F::BYTES),
-            Some(repack) => (repack.len, repack.bytes),
-        };
         Layout {
-            len,
-            bytes,
+            len: F::LEN,
+            bytes: F::BYTES,
             panel_len: F::LEN,
             panel_bytes: F::BYTES,
             words: F::WORDS,
             halves: F::HALVES,
             singles: F::SINGLES,
-            repack: F::REPACK,
+            repack: None,
         }
     }
 

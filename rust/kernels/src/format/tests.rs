@@ -21,12 +21,21 @@ pub(crate) fn random_rows(format: Format, n: usize, k: usize, random: &mut Rando
 
 /// Stores a scale, and perhaps a minimum, in a block of a file, each as near to what `next` gives as the format can say.
 pub(crate) fn put_scales(format: Format, block: &mut [u8], mut next: impl FnMut() -> f32) {
-    let halves = match format {
+    let halves: &[usize] = match format {
         Format::MXFP4 => {
             block[0] = (next().to_bits() >> 23) as u8 + 1;
             return;
         }
-        Format::IQ4_XS => &[0],
+        Format::IQ1_M => {
+            // The upper four bits of four 16-bit numbers.
+            let half = crate::half::f32_to_f16(next());
+            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | (half >> (4 * i) & 15) as u8 * 16);
+            return;
+        }
+        Format::IQ4_XS | Format::IQ2_XXS | Format::IQ2_XS | Format::IQ2_S => &[0],
+        Format::IQ3_XXS | Format::IQ3_S | Format::IQ1_S => &[0],
+        Format::TQ1_0 => &[52],
+        Format::TQ2_0 => &[64],
         _ => format.layout().halves,
     };
     for offset in halves {

@@ -1,6 +1,6 @@
 //! The products with AVX2, FMA and F16C, and with AVX-VNNI where the CPU has it: 8 outputs in a register, half a panel at a time.
 //!
-//! Without VNNI, `vpmaddubsw` adds two products into 16 bits. That cannot saturate: an unsigned code is at most 63 here, and the formats with 8-bit
+//! Without VNNI, `vpmaddubsw` adds two products into 16 bits. That cannot saturate: an unsigned code is at most 127 here, and the formats with 8-bit
 //! levels multiply |w| ≤ 128 by ±a, two of which are at most 2·128·127 = 32,512 (N7 keeps a away from −128). Sums of several groups stay in 16 bits
 //! as long as the greatest code allows. With VNNI the same values go through `vpdpbusd`.
 
@@ -57,6 +57,16 @@ pub(crate) trait Super256: SuperBlock {
     /// # Safety
     /// As [`Self::scales`]; `half` is 0 or 1, `RUN` 0 to 3.
     unsafe fn codes<const RUN: usize>(words: *const u8, half: usize) -> [__m256i; 8];
+
+    /// The blocks' scales `d`.
+    ///
+    /// # Safety
+    /// As [`Self::scales`].
+    #[inline(always)]
+    unsafe fn scale(_words: *const u8, tail: *const u8) -> __m256 {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(tail) }
+    }
 }
 
 /// How AVX2 widens a float format.
@@ -382,7 +392,7 @@ macro_rules! kernels {
                                 *sum = _mm256_sub_epi32(*sum, _mm256_sll_epi32(*least, shift));
                             }
                         }
-                        let d = halves(h);
+                        let d = F::scale(words, h);
                         for r in 0..R {
                             let scale = _mm256_mul_ps(d, number(e.add(r)));
                             acc[r] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[r]), acc[r]);
@@ -430,6 +440,7 @@ macro_rules! kernels {
                                 15 => $add::<15>(start, codes, at, m),
                                 31 => $add::<31>(start, codes, at, m),
                                 63 => $add::<63>(start, codes, at, m),
+                                127 => $add::<127>(start, codes, at, m),
                                 _ => $add::<128>(start, codes, at, m),
                             };
                             *sum = _mm256_add_epi32(*sum, _mm256_mullo_epi32(sub, scales[s]));

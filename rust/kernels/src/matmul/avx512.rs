@@ -56,6 +56,16 @@ pub(crate) trait Super512: SuperBlock {
     /// # Safety
     /// As [`Self::scales`]; `half` and `P` are 0 or 1, `G` is below 8.
     unsafe fn codes<const P: usize, const G: usize>(words: *const u8, half: usize) -> [__m512i; 2];
+
+    /// The blocks' scales `d`.
+    ///
+    /// # Safety
+    /// As [`Self::scales`].
+    #[inline(always)]
+    unsafe fn scale(_words: *const u8, tail: *const u8) -> __m512 {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(tail) }
+    }
 }
 
 /// How AVX-512 widens a float format.
@@ -435,7 +445,7 @@ unsafe fn large_rows<F: Super512, const R: usize, const N: usize>(t: &Tile) {
                     *sum = _mm512_sub_epi32(*sum, _mm512_sll_epi32(*least, shift));
                 }
             }
-            let d = halves(h);
+            let d = F::scale(words, h);
             for r in 0..N {
                 let scale = _mm512_mul_ps(d, number(e.add(r)));
                 acc[r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[r]), acc[r]);

@@ -57,6 +57,16 @@ pub(crate) trait Super128: SuperBlock {
     /// # Safety
     /// As [`Self::scales`]; `half` is 0 or 1, `RUN` 0 to 3, `g` 0 to 7.
     unsafe fn codes<const RUN: usize>(words: *const u8, half: usize, g: usize) -> int8x16_t;
+
+    /// The blocks' scales `d`.
+    ///
+    /// # Safety
+    /// As [`Self::scales`].
+    #[inline(always)]
+    unsafe fn scale(_words: *const u8, tail: *const u8) -> float32x4_t {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(tail) }
+    }
 }
 
 /// How NEON widens a float format.
@@ -470,7 +480,7 @@ unsafe fn large_rows<F: Super128, D: Dot, const R: usize, const Q: usize>(t: &Ti
                 }
                 let scale = numbers::<R>(e);
                 each_quarter!(QUARTER < Q => {
-                    let d = halves(h.add(8 * QUARTER));
+                    let d = F::scale(w.add(16 * QUARTER), h.add(8 * QUARTER));
                     each_row!(ROW < R => {
                         let scale = vmulq_laneq_f32::<{ (ROW % 4) as i32 }>(d, scale[ROW / 4]);
                         acc[QUARTER][ROW] = vfmaq_f32(acc[QUARTER][ROW], scale, vcvtq_f32_s32(sum[QUARTER][ROW]));
