@@ -140,11 +140,6 @@ def test_a_refusal_leaves_neither_threads_nor_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "name", "block", "n_bytes"),
     [
-        (16, "IQ2_XXS", 256, 66),
-        (18, "IQ3_XXS", 256, 98),
-        (19, "IQ1_S", 256, 50),
-        (34, "TQ1_0", 256, 54),
-        (39, "MXFP4", 32, 17),
         (15, "Q8_K", 256, 292),
         (24, "I8", 1, 1),
         (28, "F64", 1, 8),

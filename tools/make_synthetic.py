@@ -92,6 +92,7 @@ RECIPES: dict[str, tuple[LlamaFileType, GGMLQuantizationType]] = {
     "Q2_K": (LlamaFileType.MOSTLY_Q2_K, Quant.Q2_K),
     "IQ4_NL": (LlamaFileType.MOSTLY_IQ4_NL, Quant.IQ4_NL),
     "IQ4_XS": (LlamaFileType.MOSTLY_IQ4_XS, Quant.IQ4_XS),
+    "MXFP4": (LlamaFileType.MOSTLY_MXFP4_MOE, Quant.MXFP4),
     "F16": (LlamaFileType.MOSTLY_F16, Quant.F16),
     "BF16": (LlamaFileType.MOSTLY_BF16, Quant.BF16),
     "F32": (LlamaFileType.ALL_F32, Quant.F32),
@@ -112,6 +113,7 @@ NARROW = {
 # --- blocks -----------------------------------------------------------------------------------------------------------
 
 IQ4_VALUES = np.array([-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113])
+FP4_VALUES = np.array([0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12])  # E2M1, doubled
 
 
 def mean_square(values: npt.NDArray[Any]) -> float:
@@ -211,6 +213,14 @@ def fill_q8_0(blocks: Bytes, std: float, rng: Rng) -> None:
     put_f16(blocks, 0, spread_scale(len(blocks), std, mean_square(np.arange(-127, 128)), rng))
 
 
+def fill_mxfp4(blocks: Bytes, std: float, rng: Rng) -> None:
+    """MXFP4: scales are powers of two, so two of them in such shares that the mean square comes out."""
+    wanted = std**2 / mean_square(FP4_VALUES)
+    below = int(np.floor(np.log2(wanted) / 2))
+    larger = rng.random(len(blocks)) < (wanted / 4.0**below - 1) / 3
+    blocks[:, 0] = 128 + below + larger
+
+
 SIX_BIT = mean_square(np.arange(-32, 32))
 FILLERS: dict[GGMLQuantizationType, Callable[[Bytes, float, Rng], None]] = {
     Quant.Q4_0: fill_symmetric(0, mean_square(np.arange(-8, 8))),
@@ -225,6 +235,7 @@ FILLERS: dict[GGMLQuantizationType, Callable[[Bytes, float, Rng], None]] = {
     Quant.Q5_K: fill_super(32),
     Quant.Q6_K: fill_symmetric(208, mean_square(np.arange(-128, 128)) * SIX_BIT),
     Quant.IQ4_XS: fill_symmetric(0, SIX_BIT * mean_square(IQ4_VALUES)),
+    Quant.MXFP4: fill_mxfp4,
 }
 
 

@@ -142,7 +142,30 @@ impl GgmlType {
         use GgmlType::*;
         matches!(
             self,
-            F32 | F16 | BF16 | Q8_0 | Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q2_K | Q3_K | Q4_K | Q5_K | Q6_K | IQ4_NL | IQ4_XS
+            F32 | F16
+                | BF16
+                | Q8_0
+                | Q4_0
+                | Q4_1
+                | Q5_0
+                | Q5_1
+                | Q2_K
+                | Q3_K
+                | Q4_K
+                | Q5_K
+                | Q6_K
+                | IQ4_NL
+                | IQ4_XS
+                | MXFP4
+                | IQ2_XXS
+                | IQ2_XS
+                | IQ2_S
+                | IQ3_XXS
+                | IQ3_S
+                | IQ1_S
+                | IQ1_M
+                | TQ1_0
+                | TQ2_0
         )
     }
 

@@ -45,7 +45,7 @@ pub(crate) struct Matrix {
 
 impl Matrix {
     fn bytes(&self) -> usize {
-        self.n.div_ceil(PANEL) * PANEL * self.format.row_bytes(self.k)
+        self.n.div_ceil(PANEL) * PANEL * self.format.panel_row_bytes(self.k)
     }
 
     /// The same matrix, as a drafter names it that has it from this one's model.
@@ -333,7 +333,7 @@ impl<'a> Plan<'a> {
             let mut raw = Vec::new();
             while !stop.load(Ordering::Relaxed) {
                 let Some(job) = self.jobs.get(next.fetch_add(1, Ordering::Relaxed)) else { break };
-                let row_bytes = job.matrix.format.row_bytes(job.matrix.k);
+                let row_bytes = job.matrix.format.panel_row_bytes(job.matrix.k);
                 let start = job.matrix.at + job.from * row_bytes;
                 let end = job.matrix.at + job.to.next_multiple_of(PANEL) * row_bytes;
                 // SAFETY: jobs cover disjoint panels (they start at multiples of 16 rows), and each is taken once.
@@ -374,8 +374,9 @@ fn run_job(file: &GgufFile, job: &Job, raw: &mut Vec<u8>, panels: &mut [u8]) -> 
     let start = ((job.base + from) * row_bytes) as u64;
     file.read_tensor(&file.tensors()[job.tensor], start..start + raw.len() as u64, raw)?;
     let layout = matrix.format.layout();
+    let panel_bytes = PANEL * matrix.format.panel_row_bytes(matrix.k);
     let mut ordered = Vec::new();
-    for (first, panel) in (from..to).step_by(PANEL).zip(panels.chunks_exact_mut(PANEL * row_bytes)) {
+    for (first, panel) in (from..to).step_by(PANEL).zip(panels.chunks_exact_mut(panel_bytes)) {
         let last = to.min(first + PANEL);
         let rows = match job.rows {
             Rows::AsTheyAre => &raw[(first - from) * row_bytes..(last - from) * row_bytes],

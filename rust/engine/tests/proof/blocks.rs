@@ -12,16 +12,37 @@ pub(crate) fn ggml_type(format: Format) -> GgmlType {
     (0..64).find(|id| Format::from_ggml_id(*id) == Some(format)).and_then(GgmlType::from_id).unwrap()
 }
 
-/// Offsets of a block's scale and of what else is a half: whether that is added (`m`) or multiplied (`dmin`), both are minimums.
-fn halves(format: Format) -> (usize, Option<usize>) {
+/// Offset of what a block adds (`m`) or multiplies (`dmin`): both are minimums.
+fn min_at(format: Format) -> Option<usize> {
     match format {
-        Format::Q8_0 | Format::Q4_0 | Format::Q5_0 | Format::IQ4_NL | Format::IQ4_XS => (0, None),
-        Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => (0, Some(2)),
-        Format::Q2_K => (80, Some(82)),
-        Format::Q3_K => (108, None),
-        Format::Q6_K => (208, None),
-        Format::F32 | Format::F16 | Format::BF16 => unreachable!("floats have no scale"),
+        Format::Q4_1 | Format::Q5_1 | Format::Q4_K | Format::Q5_K => Some(2),
+        Format::Q2_K => Some(82),
+        _ => None,
     }
+}
+
+/// Stores a scale in a block: `d`, or what the format has near it.
+fn put_scale(format: Format, block: &mut [u8], d: f32) {
+    let at = match format {
+        Format::MXFP4 => {
+            block[0] = (d.to_bits() >> 23) as u8 + 1;
+            return;
+        }
+        Format::IQ1_M => {
+            // The upper four bits of four 16-bit numbers.
+            let half = f32_to_f16(d);
+            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | (half >> (4 * i) & 15) as u8 * 16);
+            return;
+        }
+        Format::Q2_K => 80,
+        Format::Q3_K => 108,
+        Format::Q6_K => 208,
+        Format::TQ1_0 => 52,
+        Format::TQ2_0 => 64,
+        Format::F32 | Format::F16 | Format::BF16 => unreachable!("floats have no scale"),
+        _ => 0,
+    };
+    block[at..at + 2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
 }
 
 /// `n` weights of a standard deviation in a format: random codes, scales to fit.
@@ -42,14 +63,14 @@ pub(crate) fn random_blocks(format: Format, n: usize, std: f64, dice: &mut Dice)
 
 fn random_block(format: Format, std: f64, dice: &mut Dice) -> Vec<u8> {
     let layout = format.layout();
-    let (scale, min) = halves(format);
+    let min = min_at(format);
     let mut block: Vec<u8> = (0..layout.bytes).map(|_| dice.next() as u8).collect();
     if format == Format::Q8_0 {
         // Writers never make -128.
         block[2..].iter_mut().filter(|c| **c == 0x80).for_each(|c| *c = 0);
     }
     let expanded = |block: &mut Vec<u8>, d: f32, m: f32| {
-        block[scale..scale + 2].copy_from_slice(&f32_to_f16(d).to_le_bytes());
+        put_scale(format, block, d);
         if let Some(min) = min {
             block[min..min + 2].copy_from_slice(&f32_to_f16(m).to_le_bytes());
         }

@@ -74,7 +74,7 @@ pub(crate) const FAMILIES: [&str; 7] = ["llama", "qwen2", "qwen3", "qwen3moe", "
 impl Spec {
     /// A small model of a family whose matrices have one format. Layers of the gemmas are windowed by turns, with a window of 24.
     pub(crate) fn of(family: &'static str, format: Format) -> Spec {
-        let wide = format.layout().len == 256;
+        let wide = format.layout().len > 32;
         let width = if wide { 256 } else { 32 };
         let dense = Spec::dense(family, format, wide);
         match family {

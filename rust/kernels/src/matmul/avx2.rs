@@ -1,6 +1,6 @@
 //! The products with AVX2, FMA and F16C, and with AVX-VNNI where the CPU has it: 8 outputs in a register, half a panel at a time.
 //!
-//! Without VNNI, `vpmaddubsw` adds two products into 16 bits. That cannot saturate: an unsigned code is at most 63 here, and the formats with 8-bit
+//! Without VNNI, `vpmaddubsw` adds two products into 16 bits. That cannot saturate: an unsigned code is at most 127 here, and the formats with 8-bit
 //! levels multiply |w| ≤ 128 by ±a, two of which are at most 2·128·127 = 32,512 (N7 keeps a away from −128). Sums of several groups stay in 16 bits
 //! as long as the greatest code allows. With VNNI the same values go through `vpdpbusd`.
 
@@ -21,6 +21,16 @@ pub(crate) trait Small256: SmallBlock {
     /// # Safety
     /// `words` must point to the panel words of a whole block, and the CPU must have AVX2.
     unsafe fn codes(words: *const u8) -> [__m256i; 8];
+
+    /// The scales of the lanes.
+    ///
+    /// # Safety
+    /// `at` must have [`SmallBlock::SCALE_BYTES`] bytes of each lane, and the CPU the set's instructions.
+    #[inline(always)]
+    unsafe fn scale(at: *const u8) -> __m256 {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(at) }
+    }
 }
 
 /// How AVX2 unpacks a format of 256-wide blocks.
@@ -47,6 +57,16 @@ pub(crate) trait Super256: SuperBlock {
     /// # Safety
     /// As [`Self::scales`]; `half` is 0 or 1, `RUN` 0 to 3.
     unsafe fn codes<const RUN: usize>(words: *const u8, half: usize) -> [__m256i; 8];
+
+    /// The blocks' scales `d`.
+    ///
+    /// # Safety
+    /// As [`Self::scales`].
+    #[inline(always)]
+    unsafe fn scale(_words: *const u8, tail: *const u8) -> __m256 {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(tail) }
+    }
 }
 
 /// How AVX2 widens a float format.
@@ -130,8 +150,8 @@ unsafe fn number(at: *const u32) -> __m256 {
 /// Fetches block `b` of the next panel; both half panels lie in the same cache lines, so one of them asks.
 #[inline(always)]
 unsafe fn prefetch<F: Block>(next: *const u8, blocks: usize, b: usize) {
-    let word_bytes = F::WORDS.len() * 4 * PANEL;
-    let half_bytes = F::HALVES.len() * 2 * PANEL;
+    let word_bytes = F::WORD_BYTES;
+    let half_bytes = F::TAIL_BYTES;
     for w in 0..F::WORDS.len() {
         // SAFETY: a prefetch reads nothing that the program can see and cannot fault.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(next.wrapping_add(b * word_bytes + 64 * w).cast()) };
@@ -264,10 +284,10 @@ macro_rules! kernels {
             #[target_feature(enable = $features)]
             unsafe fn small_rows<F: Small256, const R: usize>(t: &Tile, side: usize, row: usize) {
                 let m = t.rows;
-                let word_bytes = F::WORDS.len() * 4 * PANEL;
-                let half_bytes = F::HALVES.len() * 2 * PANEL;
+                let word_bytes = F::WORD_BYTES;
+                let half_bytes = F::TAIL_BYTES;
                 let panel = t.panel.wrapping_add(32 * side);
-                let half_area = t.panel.wrapping_add(t.blocks * word_bytes + 16 * side);
+                let half_area = t.panel.wrapping_add(t.blocks * word_bytes + 8 * F::SCALE_BYTES * side);
                 let act = t.act.wrapping_add(row);
                 let extras = act.wrapping_add(t.k / 4 * m);
                 let mut acc = [_mm256_setzero_ps(); R];
@@ -281,7 +301,7 @@ macro_rules! kernels {
                         let a = act.add(b * 8 * m);
                         let e = extras.add(b * EXTRAS_32 * m);
                         let h = half_area.add(b * half_bytes);
-                        let d = halves(h);
+                        let d = F::scale(h);
                         for (r, acc) in acc.iter_mut().enumerate() {
                             let sum = match OFFSETS_32.iter().position(|o| *o == F::OFFSET) {
                                 // Signed levels need none.
@@ -329,8 +349,8 @@ macro_rules! kernels {
             #[target_feature(enable = $features)]
             unsafe fn large_rows<F: Super256, const R: usize>(t: &Tile, side: usize, row: usize) {
                 let m = t.rows;
-                let word_bytes = F::WORDS.len() * 4 * PANEL;
-                let half_bytes = F::HALVES.len() * 2 * PANEL;
+                let word_bytes = F::WORD_BYTES;
+                let half_bytes = F::TAIL_BYTES;
                 let panel = t.panel.wrapping_add(32 * side);
                 let half_area = t.panel.wrapping_add(t.blocks * word_bytes + 16 * side);
                 let act = t.act.wrapping_add(row);
@@ -372,7 +392,7 @@ macro_rules! kernels {
                                 *sum = _mm256_sub_epi32(*sum, _mm256_sll_epi32(*least, shift));
                             }
                         }
-                        let d = halves(h);
+                        let d = F::scale(words, h);
                         for r in 0..R {
                             let scale = _mm256_mul_ps(d, number(e.add(r)));
                             acc[r] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(sum[r]), acc[r]);
@@ -420,6 +440,7 @@ macro_rules! kernels {
                                 15 => $add::<15>(start, codes, at, m),
                                 31 => $add::<31>(start, codes, at, m),
                                 63 => $add::<63>(start, codes, at, m),
+                                127 => $add::<127>(start, codes, at, m),
                                 _ => $add::<128>(start, codes, at, m),
                             };
                             *sum = _mm256_add_epi32(*sum, _mm256_mullo_epi32(sub, scales[s]));

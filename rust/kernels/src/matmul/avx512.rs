@@ -18,6 +18,16 @@ pub(crate) trait Small512: SmallBlock {
     /// # Safety
     /// `words` must point to the panel words of a whole block, `G` be below 8, and the CPU have AVX-512 F and BW.
     unsafe fn codes<const G: usize>(words: *const u8) -> __m512i;
+
+    /// The scales of the lanes.
+    ///
+    /// # Safety
+    /// `at` must have [`SmallBlock::SCALE_BYTES`] bytes of each lane, and the CPU the set's instructions.
+    #[inline(always)]
+    unsafe fn scale(at: *const u8) -> __m512 {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(at) }
+    }
 }
 
 /// How AVX-512 unpacks a format of 256-wide blocks.
@@ -46,6 +56,16 @@ pub(crate) trait Super512: SuperBlock {
     /// # Safety
     /// As [`Self::scales`]; `half` and `P` are 0 or 1, `G` is below 8.
     unsafe fn codes<const P: usize, const G: usize>(words: *const u8, half: usize) -> [__m512i; 2];
+
+    /// The blocks' scales `d`.
+    ///
+    /// # Safety
+    /// As [`Self::scales`].
+    #[inline(always)]
+    unsafe fn scale(_words: *const u8, tail: *const u8) -> __m512 {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(tail) }
+    }
 }
 
 /// How AVX-512 widens a float format.
@@ -313,8 +333,8 @@ unsafe fn small_blocks<F: Small512, const R: usize, const P: usize, const N: usi
     b: usize,
     acc: &mut [[__m512; R]; P],
 ) {
-    let word_bytes = F::WORDS.len() * 4 * PANEL;
-    let half_bytes = F::HALVES.len() * 2 * PANEL;
+    let word_bytes = F::WORD_BYTES;
+    let half_bytes = F::TAIL_BYTES;
     let half_area = t.blocks * word_bytes;
     let panel = t.panels.1;
     // SAFETY: blocks of panels and tile, whose sizes the tile states; each offset stays inside its block's part.
@@ -355,7 +375,7 @@ unsafe fn small_blocks<F: Small512, const R: usize, const P: usize, const N: usi
             let e = e.add(n * EXTRAS_32 * R);
             for p in 0..P {
                 let h = halves_at.add(p * panel + n * half_bytes);
-                let d = halves(h);
+                let d = F::scale(h);
                 for r in 0..R {
                     let scale = _mm512_mul_ps(d, number(e.add(r)));
                     acc[p][r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[p][r]), acc[p][r]);
@@ -388,8 +408,8 @@ unsafe fn large<F: Super512, const R: usize>(t: &Tile) {
 /// `N` rows of the tile's `R`: act and output begin with the first of them.
 #[inline(always)]
 unsafe fn large_rows<F: Super512, const R: usize, const N: usize>(t: &Tile) {
-    let word_bytes = F::WORDS.len() * 4 * PANEL;
-    let half_bytes = F::HALVES.len() * 2 * PANEL;
+    let word_bytes = F::WORD_BYTES;
+    let half_bytes = F::TAIL_BYTES;
     let half_area = t.blocks * word_bytes;
     let extras = t.act.wrapping_add(t.k / 4 * R);
     // SAFETY: block b of panel and tile, whose sizes the tile states; each offset stays inside its block's part.
@@ -425,7 +445,7 @@ unsafe fn large_rows<F: Super512, const R: usize, const N: usize>(t: &Tile) {
                     *sum = _mm512_sub_epi32(*sum, _mm512_sll_epi32(*least, shift));
                 }
             }
-            let d = halves(h);
+            let d = F::scale(words, h);
             for r in 0..N {
                 let scale = _mm512_mul_ps(d, number(e.add(r)));
                 acc[r] = _mm512_fmadd_ps(scale, _mm512_cvtepi32_ps(sum[r]), acc[r]);

@@ -40,7 +40,7 @@ impl<'a> Panels<'a> {
     /// If the bytes are not `ceil(n / 16)` panels of `k` weights a row.
     pub fn new(format: Format, n: usize, k: usize, bytes: &'a [u8]) -> Self {
         assert_eq!(k % format.layout().len, 0, "whole blocks");
-        assert_eq!(bytes.len(), n.div_ceil(PANEL) * PANEL * format.row_bytes(k), "whole panels");
+        assert_eq!(bytes.len(), n.div_ceil(PANEL) * PANEL * format.panel_row_bytes(k), "whole panels");
         Panels { format, n, k, bytes }
     }
 
@@ -68,22 +68,23 @@ impl<'a> Panels<'a> {
     pub fn dequantize_row(&self, row: usize, out: &mut [f32]) {
         assert!(row < self.n && out.len() == self.k);
         let layout = self.format.layout();
-        let blocks = self.k / layout.len;
+        let blocks = self.k / layout.panel_len;
         let panel = self.panel(row / PANEL);
         let mut block = [0u8; 256];
-        for (b, values) in out.chunks_exact_mut(layout.len).enumerate() {
-            layout.gather(panel, blocks, row % PANEL, b, &mut block[..layout.bytes]);
-            self.format.dequantize(&block[..layout.bytes], values);
+        let block = &mut block[..layout.panel_bytes];
+        for (b, values) in out.chunks_exact_mut(layout.panel_len).enumerate() {
+            layout.gather(panel, blocks, row % PANEL, b, block);
+            self.format.expand(block, values);
         }
     }
 
     /// The bytes of panel `p` and all that follow; none if there is no such panel.
     pub fn from(&self, p: usize) -> &'a [u8] {
-        &self.bytes[(p * PANEL * self.format.row_bytes(self.k)).min(self.bytes.len())..]
+        &self.bytes[(p * PANEL * self.format.panel_row_bytes(self.k)).min(self.bytes.len())..]
     }
 
     fn panel(&self, p: usize) -> &'a [u8] {
-        let size = PANEL * self.format.row_bytes(self.k);
+        let size = PANEL * self.format.panel_row_bytes(self.k);
         &self.bytes[p * size..(p + 1) * size]
     }
 }
@@ -228,7 +229,7 @@ pub(crate) unsafe fn run(
             let one = Tile {
                 panel,
                 next: if row == last_tile { following } else { panel },
-                blocks: w.k / w.format.layout().len,
+                blocks: w.k / w.format.layout().panel_len,
                 act: x.words[row * row_words..(row + rows) * row_words].as_ptr(),
                 rows,
                 k: w.k,
@@ -237,7 +238,7 @@ pub(crate) unsafe fn run(
                 stride: out.stride,
                 columns,
                 act_stride: 0,
-                panels: (panels, PANEL * w.format.row_bytes(w.k)),
+                panels: (panels, PANEL * w.format.panel_row_bytes(w.k)),
             };
             // SAFETY: panels and tile are slices of exactly the sizes that `one` states; output and instruction set by the caller.
             unsafe { tile(&one) };

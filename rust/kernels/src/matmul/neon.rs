@@ -21,6 +21,16 @@ pub(crate) trait Small128: SmallBlock {
     /// # Safety
     /// `words` must point to the panel words of a whole block, and `G` be below 8.
     unsafe fn codes<const G: usize>(words: *const u8) -> int8x16_t;
+
+    /// The scales of the lanes.
+    ///
+    /// # Safety
+    /// `at` must have [`SmallBlock::SCALE_BYTES`] bytes of each lane, and the CPU the set's instructions.
+    #[inline(always)]
+    unsafe fn scale(at: *const u8) -> float32x4_t {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(at) }
+    }
 }
 
 /// How NEON unpacks a format of 256-wide blocks.
@@ -47,6 +57,16 @@ pub(crate) trait Super128: SuperBlock {
     /// # Safety
     /// As [`Self::scales`]; `half` is 0 or 1, `RUN` 0 to 3, `g` 0 to 7.
     unsafe fn codes<const RUN: usize>(words: *const u8, half: usize, g: usize) -> int8x16_t;
+
+    /// The blocks' scales `d`.
+    ///
+    /// # Safety
+    /// As [`Self::scales`].
+    #[inline(always)]
+    unsafe fn scale(_words: *const u8, tail: *const u8) -> float32x4_t {
+        // SAFETY: half-precision numbers, by the caller.
+        unsafe { halves(tail) }
+    }
 }
 
 /// How NEON widens a float format.
@@ -318,8 +338,8 @@ fn fetch(at: *const u8) {
 /// Fetches block `b` of the next panel; the quarter panels lie in the same lines, so one walk asks.
 #[inline(always)]
 fn prefetch<F: Block>(next: *const u8, blocks: usize, b: usize) {
-    let word_bytes = F::WORDS.len() * 4 * PANEL;
-    let half_bytes = F::HALVES.len() * 2 * PANEL;
+    let word_bytes = F::WORD_BYTES;
+    let half_bytes = F::TAIL_BYTES;
     for w in 0..F::WORDS.len() {
         fetch(next.wrapping_add(b * word_bytes + 64 * w));
     }
@@ -362,8 +382,8 @@ fn walks(rows: usize) -> impl Iterator<Item = (usize, usize)> {
 #[inline(always)]
 unsafe fn small_rows<F: Small128, D: Dot, const R: usize, const Q: usize>(t: &Tile, row: usize) {
     let m = t.rows;
-    let word_bytes = F::WORDS.len() * 4 * PANEL;
-    let half_bytes = F::HALVES.len() * 2 * PANEL;
+    let word_bytes = F::WORD_BYTES;
+    let half_bytes = F::TAIL_BYTES;
     let half_area = t.panel.wrapping_add(t.blocks * word_bytes);
     let act = t.act.wrapping_add(row);
     let extras = act.wrapping_add(t.k / 4 * m);
@@ -376,7 +396,7 @@ unsafe fn small_rows<F: Small128, D: Dot, const R: usize, const Q: usize>(t: &Ti
                     prefetch::<F>(t.next, t.blocks, b);
                 }
                 let w = t.panel.add(b * word_bytes + 16 * side);
-                let h = half_area.add(b * half_bytes + 8 * side);
+                let h = half_area.add(b * half_bytes + 4 * F::SCALE_BYTES * side);
                 let a = act.add(b * 8 * m);
                 let e = extras.add(b * EXTRAS_32 * m);
                 let mut sum = [[D::zero(); R]; Q];
@@ -399,7 +419,7 @@ unsafe fn small_rows<F: Small128, D: Dot, const R: usize, const Q: usize>(t: &Ti
                     _ => [vdupq_n_s32(0); 2],
                 };
                 each_quarter!(QUARTER < Q => {
-                    let d = halves(h.add(8 * QUARTER));
+                    let d = F::scale(h.add(4 * F::SCALE_BYTES * QUARTER));
                     each_row!(ROW < R => {
                         const LANE: i32 = (ROW % 4) as i32;
                         let total = vaddq_s32(D::total(sum[QUARTER][ROW]), vdupq_laneq_s32::<LANE>(offset[ROW / 4]));
@@ -430,8 +450,8 @@ unsafe fn small_rows<F: Small128, D: Dot, const R: usize, const Q: usize>(t: &Ti
 #[inline(always)]
 unsafe fn large_rows<F: Super128, D: Dot, const R: usize, const Q: usize>(t: &Tile, row: usize) {
     let m = t.rows;
-    let word_bytes = F::WORDS.len() * 4 * PANEL;
-    let half_bytes = F::HALVES.len() * 2 * PANEL;
+    let word_bytes = F::WORD_BYTES;
+    let half_bytes = F::TAIL_BYTES;
     let half_area = t.panel.wrapping_add(t.blocks * word_bytes);
     let act = t.act.wrapping_add(row);
     let extras = act.wrapping_add(t.k / 4 * m);
@@ -460,7 +480,7 @@ unsafe fn large_rows<F: Super128, D: Dot, const R: usize, const Q: usize>(t: &Ti
                 }
                 let scale = numbers::<R>(e);
                 each_quarter!(QUARTER < Q => {
-                    let d = halves(h.add(8 * QUARTER));
+                    let d = F::scale(w.add(16 * QUARTER), h.add(8 * QUARTER));
                     each_row!(ROW < R => {
                         let scale = vmulq_laneq_f32::<{ (ROW % 4) as i32 }>(d, scale[ROW / 4]);
                         acc[QUARTER][ROW] = vfmaq_f32(acc[QUARTER][ROW], scale, vcvtq_f32_s32(sum[QUARTER][ROW]));

@@ -162,7 +162,7 @@ unsafe fn expanded<F: Block>(t: &Tile) {
         let mut acc = [0f32; crate::act::MAX_TILE];
         for b in 0..t.blocks {
             Layout::of::<F>().gather(v.panel, t.blocks, lane, b, &mut raw[..F::BYTES]);
-            F::FORMAT.dequantize(&raw[..F::BYTES], &mut w[..F::LEN]);
+            F::FORMAT.expand(&raw[..F::BYTES], &mut w[..F::LEN]);
             for (i, w) in w[..F::LEN].iter().enumerate() {
                 let x = &v.act[(b * F::LEN + i) * t.rows..];
                 for (r, acc) in acc[..t.rows].iter_mut().enumerate() {

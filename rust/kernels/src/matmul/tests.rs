@@ -3,7 +3,7 @@
 use super::*;
 use crate::act::tests::Random;
 use crate::act::{ActKind, MAX_TILE};
-use crate::format::tests::{panels_of, random_rows, scale_offsets};
+use crate::format::tests::{panels_of, put_scales, random_rows};
 use crate::set::KernelSet;
 
 /// What stands where nothing was written.
@@ -167,9 +167,7 @@ fn extreme_codes_and_scales_stay_exact_in_every_set() {
         for fill in [0x00u8, 0xff, 0x80, 0x7f] {
             let mut rows = vec![fill; n * format.row_bytes(k)];
             for block in rows.chunks_exact_mut(format.layout().bytes) {
-                for offset in scale_offsets(format) {
-                    block[*offset..offset + 2].copy_from_slice(&crate::half::f32_to_f16(1.0).to_le_bytes());
-                }
+                put_scales(format, block, || 1.0);
             }
             let bytes = panels_of(format, n, k, &rows);
             let w = Panels::new(format, n, k, &bytes);

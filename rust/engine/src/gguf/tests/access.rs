@@ -155,11 +155,11 @@ fn reading_outside_a_tensor_is_refused() {
 
 #[test]
 fn an_unsupported_type_is_described_and_only_loading_refuses_it_by_name() {
-    let file = open(GgufBuilder::new().zeros("q", &[256], GgmlType::IQ2_XS).zeros("w", &[32], GgmlType::Q4_0));
+    let file = open(GgufBuilder::new().zeros("q", &[256], GgmlType::Q8_K).zeros("w", &[32], GgmlType::Q4_0));
     let q = file.tensor("q").expect("described");
-    assert_eq!((q.ty, q.n_bytes, q.ty.supported()), (GgmlType::IQ2_XS, 74, false));
+    assert_eq!((q.ty, q.n_bytes, q.ty.supported()), (GgmlType::Q8_K, 292, false));
     let refused = file.check_supported(q).expect_err("no kernels");
-    assert_eq!(refused.to_string(), "m.gguf: tensor `q` is of type IQ2_XS, which the engine cannot compute with");
+    assert_eq!(refused.to_string(), "m.gguf: tensor `q` is of type Q8_K, which the engine cannot compute with");
     file.check_supported(file.tensor("w").expect("described")).expect("has kernels");
 }
 

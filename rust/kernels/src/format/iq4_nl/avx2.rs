@@ -11,19 +11,19 @@ impl Small256 for Iq4Nl {
     #[inline(always)]
     unsafe fn codes(words: *const u8) -> [__m256i; 8] {
         // SAFETY: four words by the caller.
-        unsafe { levels(words, 0) }
+        unsafe { levels(&TABLE, words, 0) }
     }
 }
 
-/// Signed levels of a 32-wide block of nibbles in words `first .. first + 4`.
+/// What a table of bytes says to a 32-wide block of nibbles in words `first .. first + 4`.
 ///
 /// # Safety
 /// `words` must have those words of 16 rows.
 #[inline(always)]
-pub(in crate::format) unsafe fn levels(words: *const u8, first: usize) -> [__m256i; 8] {
+pub(in crate::format) unsafe fn levels<T>(table: &[T; 16], words: *const u8, first: usize) -> [__m256i; 8] {
     // SAFETY: the words by the caller; the table is 16 readable bytes.
     unsafe {
-        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(TABLE.as_ptr().cast()));
+        let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(table.as_ptr().cast()));
         nibbles(words, first).map(
             #[inline(always)]
             |n| _mm256_shuffle_epi8(table, n),

@@ -14,6 +14,9 @@ use super::{Block, Format, Small, SmallBlock, half_at, nibbles, words_from};
 /// The sixteen levels, denser near zero. A constant of the file format.
 pub const TABLE: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
 
+/// The table as unsigned codes.
+pub(super) const LEVELS: [u8; 16] = super::levels_above(&TABLE, 128);
+
 pub(crate) struct Iq4Nl;
 
 impl Block for Iq4Nl {
@@ -33,6 +36,6 @@ impl SmallBlock for Iq4Nl {
 }
 
 /// The unsigned code of a nibble.
-pub(super) const fn level(nibble: u8) -> u8 {
-    TABLE[nibble as usize] as u8 ^ 0x80
+pub(super) fn level(nibble: u8) -> u8 {
+    LEVELS[usize::from(nibble)]
 }

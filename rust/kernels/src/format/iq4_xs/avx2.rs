@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Iq4Xs;
+use crate::format::iq4_nl::TABLE;
 use crate::format::iq4_nl::avx2::levels;
 use crate::matmul::avx2::{Super256, load};
 
@@ -38,6 +39,6 @@ impl Super256 for Iq4Xs {
     #[inline(always)]
     unsafe fn codes<const RUN: usize>(words: *const u8, half: usize) -> [__m256i; 8] {
         // SAFETY: sub-block `4 · half + RUN` has four words after the first.
-        unsafe { levels(words, 1 + 4 * (4 * half + RUN)) }
+        unsafe { levels(&TABLE, words, 1 + 4 * (4 * half + RUN)) }
     }
 }

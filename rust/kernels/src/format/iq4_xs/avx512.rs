@@ -3,6 +3,7 @@
 use std::arch::x86_64::*;
 
 use super::Iq4Xs;
+use crate::format::iq4_nl::LEVELS;
 use crate::format::iq4_nl::avx512::levels;
 use crate::matmul::avx512::{Super512, load};
 
@@ -49,7 +50,7 @@ impl Super512 for Iq4Xs {
         // SAFETY: each sub-block has four words, after the first.
         unsafe {
             let first = 1 + 4 * (4 * half + 2 * P);
-            [levels::<G>(words, first), levels::<G>(words, first + 4)]
+            [levels::<G>(&LEVELS, words, first), levels::<G>(&LEVELS, words, first + 4)]
         }
     }
 }
