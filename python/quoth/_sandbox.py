@@ -42,8 +42,8 @@ SOURCE_CHARACTERS: Final = 1 << 17
 SECONDS: Final = 5.0
 SECONDS_A_PAIR: Final = 5e-6
 LARGEST: Final = 3 << 18
-TIMES: Final = 16
-HELD: Final = 16
+TIMES: Final = 64
+HELD: Final = 4
 
 _NOT_OFFERED: Final = frozenset(
     {"center", "expandtabs", "from_bytes", "ljust", "maketrans", "rjust", "striptags", "to_bytes"}
