@@ -28,6 +28,13 @@ fn put_scale(format: Format, block: &mut [u8], d: f32) {
             block[0] = (d.to_bits() >> 23) as u8 + 1;
             return;
         }
+        Format::NVFP4 => {
+            // Biased exponents count from 7 there, from 127 here; and levels are doubled.
+            block[..4]
+                .iter_mut()
+                .for_each(|s| *s = *s & 7 | ((d.to_bits() >> 20 & 0x7f8).clamp(120 << 3, 133 << 3) - (119 << 3)) as u8);
+            return;
+        }
         Format::IQ1_M => {
             // The upper four bits of four 16-bit numbers.
             let half = f32_to_f16(d);
