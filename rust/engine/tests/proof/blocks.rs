@@ -38,7 +38,7 @@ fn put_scale(format: Format, block: &mut [u8], d: f32) {
         Format::IQ1_M => {
             // The upper four bits of four 16-bit numbers.
             let half = f32_to_f16(d);
-            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | (half >> (4 * i) & 15) as u8 * 16);
+            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | ((half >> (4 * i)) as u8) << 4);
             return;
         }
         Format::Q2_K => 80,

@@ -36,7 +36,7 @@ pub(crate) fn put_scales(format: Format, block: &mut [u8], mut next: impl FnMut(
         Format::IQ1_M => {
             // The upper four bits of four 16-bit numbers.
             let half = crate::half::f32_to_f16(next());
-            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | (half >> (4 * i) & 15) as u8 * 16);
+            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | ((half >> (4 * i)) as u8) << 4);
             return;
         }
         Format::IQ4_XS | Format::IQ2_XXS | Format::IQ2_XS | Format::IQ2_S => &[0],
