@@ -2,8 +2,8 @@
 """Write random blocks of GGUF tensor types, and what the package `gguf` says that they stand for.
 
 A file `TYPE.bin` holds blocks of random bytes, then their values as little-endian f32. Any bytes are blocks, so scales
-that are infinite or no numbers occur too. The kernels' test `blocks_stand_for_the_golden_values` reads such files: those
-in `tests/data/dequant`, or those in the folder that `QUOTH_DEQUANT` names. So many more blocks are compared by
+that are infinite or no numbers occur too. The kernels' test `blocks_stand_for_the_golden_values` reads such files:
+those in `tests/data/dequant`, or those in the folder that `QUOTH_DEQUANT` names. So many more blocks are compared by
 
     python tools/make_dequant.py --blocks 100000 --out DIR
     QUOTH_DEQUANT=DIR cargo test -p quoth-kernels blocks_stand_for
@@ -21,9 +21,9 @@ import numpy as np
 from gguf import GGML_QUANT_SIZES, GGMLQuantizationType, quants
 
 TYPES = (
-    "BF16 Q8_0 Q4_0 Q4_1 Q5_0 Q5_1 IQ4_NL Q2_K Q3_K Q4_K Q5_K Q6_K IQ4_XS MXFP4"
-    " IQ2_XXS IQ2_XS IQ2_S IQ3_XXS IQ3_S IQ1_S IQ1_M TQ1_0 TQ2_0"
-).split()
+    *("BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "IQ4_NL", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "IQ4_XS"),
+    *("MXFP4", "IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S", "IQ1_M", "TQ1_0", "TQ2_0", "NVFP4"),
+)
 
 
 def write(out: Path, name: str, blocks: int) -> None:

@@ -9,16 +9,19 @@ weight's lowest. Needs `numpy` and `gguf`; run `cargo fmt` afterwards.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from gguf import quants
 
 OUT = Path(__file__).parent.parent / "rust" / "kernels" / "src" / "format" / "levels" / "grids.rs"
-HEAD = """//! The points of the codebook formats' grids. Constants of the file formats, written by `tools/make_grids.py` from the Python package `gguf` (MIT).
+HEAD = """//! The points of the codebook formats' grids. Constants of the file formats, written by `tools/make_grids.py`
+//! from the Python package `gguf` (MIT).
 //!
-//! A point of eight weights has two bits a weight, a point of four weights four: the index of a magnitude, the first weight's lowest.
+//! A point of eight weights has two bits a weight, a point of four weights four: the index of a magnitude, the first
+//! weight's lowest.
 """
-GRIDS = {
+GRIDS: dict[str, tuple[str, Any]] = {
     "IQ2_XXS": ("eight weights, magnitudes 8, 25, 43", quants.IQ2_XXS),
     "IQ2_XS": ("eight weights, magnitudes 8, 25, 43", quants.IQ2_XS),
     "IQ2_S": ("eight weights, magnitudes 8, 25, 43", quants.IQ2_S),

@@ -36,6 +36,7 @@ from gguf import (
     GGUFWriter,
     LlamaFileType,
     TokenType,
+    quants,
 )
 
 Bytes = npt.NDArray[np.uint8]
@@ -93,6 +94,16 @@ RECIPES: dict[str, tuple[LlamaFileType, GGMLQuantizationType]] = {
     "IQ4_NL": (LlamaFileType.MOSTLY_IQ4_NL, Quant.IQ4_NL),
     "IQ4_XS": (LlamaFileType.MOSTLY_IQ4_XS, Quant.IQ4_XS),
     "MXFP4": (LlamaFileType.MOSTLY_MXFP4_MOE, Quant.MXFP4),
+    "NVFP4": (LlamaFileType.MOSTLY_NVFP4, Quant.NVFP4),
+    "IQ2_XXS": (LlamaFileType.MOSTLY_IQ2_XXS, Quant.IQ2_XXS),
+    "IQ2_XS": (LlamaFileType.MOSTLY_IQ2_XS, Quant.IQ2_XS),
+    "IQ2_S": (LlamaFileType.MOSTLY_IQ2_S, Quant.IQ2_S),
+    "IQ3_XXS": (LlamaFileType.MOSTLY_IQ3_XXS, Quant.IQ3_XXS),
+    "IQ3_S": (LlamaFileType.MOSTLY_IQ3_S, Quant.IQ3_S),
+    "IQ1_S": (LlamaFileType.MOSTLY_IQ1_S, Quant.IQ1_S),
+    "IQ1_M": (LlamaFileType.MOSTLY_IQ1_M, Quant.IQ1_M),
+    "TQ1_0": (LlamaFileType.MOSTLY_TQ1_0, Quant.TQ1_0),
+    "TQ2_0": (LlamaFileType.MOSTLY_TQ2_0, Quant.TQ2_0),
     "F16": (LlamaFileType.MOSTLY_F16, Quant.F16),
     "BF16": (LlamaFileType.MOSTLY_BF16, Quant.BF16),
     "F32": (LlamaFileType.ALL_F32, Quant.F32),
@@ -107,6 +118,15 @@ NARROW = {
     Quant.Q5_K: Quant.Q5_1,
     Quant.Q6_K: Quant.Q8_0,
     Quant.IQ4_XS: Quant.IQ4_NL,
+    Quant.IQ2_XXS: Quant.IQ4_NL,
+    Quant.IQ2_XS: Quant.IQ4_NL,
+    Quant.IQ2_S: Quant.IQ4_NL,
+    Quant.IQ3_XXS: Quant.IQ4_NL,
+    Quant.IQ3_S: Quant.IQ4_NL,
+    Quant.IQ1_S: Quant.IQ4_NL,
+    Quant.IQ1_M: Quant.IQ4_NL,
+    Quant.TQ1_0: Quant.Q4_0,
+    Quant.TQ2_0: Quant.Q4_0,
 }
 
 
@@ -221,6 +241,47 @@ def fill_mxfp4(blocks: Bytes, std: float, rng: Rng) -> None:
     blocks[:, 0] = 128 + below + larger
 
 
+def fill_nvfp4(blocks: Bytes, std: float, rng: Rng) -> None:
+    """NVFP4: four scales, each one of two neighbours, in such shares that the mean square comes out."""
+    wanted = std**2 / mean_square(FP4_VALUES)
+    squares = quants.NVFP4.ue4m3_to_fp32(np.arange(0x7F, dtype=np.uint8)).astype(np.float64) ** 2
+    below = int(np.searchsorted(squares, wanted, side="right")) - 1
+    share = (wanted - squares[below]) / (squares[below + 1] - squares[below])
+    blocks[:, :4] = below + (rng.random((len(blocks), 4)) < share)
+
+
+def fill_grid(at: int, kind: Any, scales: int, unit: float, shift: float = 0) -> Callable[[Bytes, float, Rng], None]:
+    """A filler for types of grids: (2 s + 1) * unit * point, `scales` equally likely s, the f16 at byte `at`."""
+
+    def fill(blocks: Bytes, std: float, rng: Rng) -> None:
+        kind.init_grid()
+        point_ms = float(np.mean(kind.grid.astype(np.float64) ** 2)) + shift**2
+        code_ms = mean_square(2 * np.arange(scales) + 1) * unit**2 * point_ms
+        put_f16(blocks, at, either_sign(spread_scale(len(blocks), std, code_ms, rng), rng))
+
+    return fill
+
+
+def fill_iq1_m(blocks: Bytes, std: float, rng: Rng) -> None:
+    """IQ1_M: as IQ1_S, but the scale's four nibbles are the upper ones of four 16-bit numbers."""
+    whole = np.zeros((len(blocks), 2), np.uint8)
+    fill_grid(0, quants.IQ1_S, 8, 1, 1 / 8)(whole, std, rng)
+    nibbles = np.stack([whole[:, 0] & 15, whole[:, 0] >> 4, whole[:, 1] & 15, whole[:, 1] >> 4], axis=1)
+    blocks[:, 49:56:2] = (blocks[:, 49:56:2] & 15) | (nibbles << 4)
+
+
+def fill_ternary(at: int) -> Callable[[Bytes, float, Rng], None]:
+    """A filler for TQ1_0 (any bytes) and TQ2_0, whose pairs writers keep below 3."""
+
+    def fill(blocks: Bytes, std: float, rng: Rng) -> None:
+        if at == 64:
+            digits = rng.integers(0, 3, (len(blocks), 64, 4))
+            blocks[:, :64] = (digits << (2 * np.arange(4))).sum(axis=2)
+        put_f16(blocks, at, either_sign(spread_scale(len(blocks), std, 2 / 3, rng), rng))
+
+    return fill
+
+
 SIX_BIT = mean_square(np.arange(-32, 32))
 FILLERS: dict[GGMLQuantizationType, Callable[[Bytes, float, Rng], None]] = {
     Quant.Q4_0: fill_symmetric(0, mean_square(np.arange(-8, 8))),
@@ -236,6 +297,16 @@ FILLERS: dict[GGMLQuantizationType, Callable[[Bytes, float, Rng], None]] = {
     Quant.Q6_K: fill_symmetric(208, mean_square(np.arange(-128, 128)) * SIX_BIT),
     Quant.IQ4_XS: fill_symmetric(0, SIX_BIT * mean_square(IQ4_VALUES)),
     Quant.MXFP4: fill_mxfp4,
+    Quant.NVFP4: fill_nvfp4,
+    Quant.IQ2_XXS: fill_grid(0, quants.IQ2_XXS, 16, 1 / 8),
+    Quant.IQ2_XS: fill_grid(0, quants.IQ2_XS, 16, 1 / 8),
+    Quant.IQ2_S: fill_grid(0, quants.IQ2_S, 16, 1 / 8),
+    Quant.IQ3_XXS: fill_grid(0, quants.IQ3_XXS, 16, 1 / 4),
+    Quant.IQ3_S: fill_grid(0, quants.IQ3_S, 16, 1),
+    Quant.IQ1_S: fill_grid(0, quants.IQ1_S, 8, 1, 1 / 8),
+    Quant.IQ1_M: fill_iq1_m,
+    Quant.TQ1_0: fill_ternary(52),
+    Quant.TQ2_0: fill_ternary(64),
 }
 
 

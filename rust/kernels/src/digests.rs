@@ -39,6 +39,7 @@ const DIGESTS: &[(&str, u64)] = &[
     ("weights IQ1_M", 0x5b207962496982bd),
     ("weights TQ1_0", 0x6b39ee5481148961),
     ("weights TQ2_0", 0xb29b9ecc51b156f7),
+    ("weights NVFP4", 0x8393a7939ea4f847),
     ("product F32", 0x3f202f1603e29188),
     ("product F16", 0x50a6c1256adf62f7),
     ("product BF16", 0x12491f219b72807b),
@@ -64,6 +65,7 @@ const DIGESTS: &[(&str, u64)] = &[
     ("product IQ1_M", 0x2b64874a14822e25),
     ("product TQ1_0", 0xc413ddbf09e1aaa2),
     ("product TQ2_0", 0x1cdd43c7c0c89ac4),
+    ("product NVFP4", 0xad9ace0471ce7260),
     ("attention F32", 0x1a660b7b34469caf),
     ("attention F16", 0xbe7e530648f9cfcc),
     ("attention Q8_0", 0xdf7320ff0f66ebb7),
@@ -99,6 +101,7 @@ const DIGESTS: &[(&str, u64)] = &[
     ("float product IQ1_M", 0xe50b94a54afe5f5f),
     ("float product TQ1_0", 0xe2b312ca41fb2707),
     ("float product TQ2_0", 0xa210cb15b6f16cc4),
+    ("float product NVFP4", 0xad9ace0471ce7260),
 ];
 
 /// FNV-1a over the bits of what was computed.

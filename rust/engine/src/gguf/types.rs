@@ -166,6 +166,7 @@ impl GgmlType {
                 | IQ1_M
                 | TQ1_0
                 | TQ2_0
+                | NVFP4
         )
     }
 

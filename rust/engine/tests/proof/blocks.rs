@@ -28,10 +28,17 @@ fn put_scale(format: Format, block: &mut [u8], d: f32) {
             block[0] = (d.to_bits() >> 23) as u8 + 1;
             return;
         }
+        Format::NVFP4 => {
+            // Biased exponents count from 7 there, from 127 here; and levels are doubled.
+            block[..4]
+                .iter_mut()
+                .for_each(|s| *s = *s & 7 | ((d.to_bits() >> 20 & 0x7f8).clamp(120 << 3, 133 << 3) - (119 << 3)) as u8);
+            return;
+        }
         Format::IQ1_M => {
             // The upper four bits of four 16-bit numbers.
             let half = f32_to_f16(d);
-            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | (half >> (4 * i) & 15) as u8 * 16);
+            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | ((half >> (4 * i)) as u8) << 4);
             return;
         }
         Format::Q2_K => 80,

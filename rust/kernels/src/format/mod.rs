@@ -21,6 +21,7 @@ mod iq4_nl;
 mod iq4_xs;
 mod levels;
 mod mxfp4;
+mod nvfp4;
 mod q2_k;
 mod q3_k;
 mod q4_0;
@@ -156,6 +157,7 @@ pub enum Format {
     IQ1_M,
     TQ1_0,
     TQ2_0,
+    NVFP4,
 }
 
 /// Calls `$small`, `$large` or `$float` by the shape of a format, with `$T` standing for its type.
@@ -166,7 +168,7 @@ macro_rules! with_shape {
                 type $T = $crate::format::F32;
                 $float
             }
-            $crate::format::Format::F16 => {
+            $crate::format::Format::F16 | $crate::format::Format::NVFP4 => {
                 type $T = $crate::format::F16;
                 $float
             }
@@ -283,7 +285,7 @@ const MOST_BYTES: usize = 256;
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 25] = [
+    pub const ALL: [Format; 26] = [
         Format::F32,
         Format::F16,
         Format::BF16,
@@ -309,6 +311,7 @@ impl Format {
         Format::IQ1_M,
         Format::TQ1_0,
         Format::TQ2_0,
+        Format::NVFP4,
     ];
 
     /// The format of a GGUF tensor type id, if it is one of ours.
@@ -339,6 +342,7 @@ impl Format {
             34 => Format::TQ1_0,
             35 => Format::TQ2_0,
             39 => Format::MXFP4,
+            40 => Format::NVFP4,
             _ => return None,
         })
     }
@@ -365,6 +369,7 @@ impl Format {
             Format::IQ1_M => levels::IQ1_M,
             Format::TQ1_0 => levels::TQ1_0,
             Format::TQ2_0 => levels::TQ2_0,
+            Format::NVFP4 => nvfp4::NVFP4,
             _ => return None,
         })
     }

@@ -26,10 +26,17 @@ pub(crate) fn put_scales(format: Format, block: &mut [u8], mut next: impl FnMut(
             block[0] = (next().to_bits() >> 23) as u8 + 1;
             return;
         }
+        Format::NVFP4 => {
+            // Biased exponents count from 7 there, from 127 here.
+            block[..4].iter_mut().for_each(|s| {
+                *s = *s & 7 | ((next().to_bits() >> 20 & 0x7f8).clamp(121 << 3, 134 << 3) - (120 << 3)) as u8
+            });
+            return;
+        }
         Format::IQ1_M => {
             // The upper four bits of four 16-bit numbers.
             let half = crate::half::f32_to_f16(next());
-            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | (half >> (4 * i) & 15) as u8 * 16);
+            (0..4).for_each(|i| block[49 + 2 * i] = block[49 + 2 * i] & 15 | ((half >> (4 * i)) as u8) << 4);
             return;
         }
         Format::IQ4_XS | Format::IQ2_XXS | Format::IQ2_XS | Format::IQ2_S => &[0],

@@ -146,7 +146,7 @@ pub(crate) fn multiply(format: Format) -> TileFn {
 /// How many panels the micro-kernel of a format takes at once for `m` rows: two, where that was measured to be faster.
 pub(crate) fn together(format: Format, m: usize) -> usize {
     let two = match format {
-        Format::F32 | Format::F16 | Format::BF16 | Format::Q8_0 => m >= 2,
+        Format::F32 | Format::F16 | Format::BF16 | Format::NVFP4 | Format::Q8_0 => m >= 2,
         Format::Q4_0 | Format::IQ4_NL => m >= 4,
         Format::Q4_1 => (4..=6).contains(&m),
         _ => false,

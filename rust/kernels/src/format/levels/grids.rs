@@ -1,6 +1,8 @@
-//! The points of the codebook formats' grids. Constants of the file formats, written by `tools/make_grids.py` from the Python package `gguf` (MIT).
+//! The points of the codebook formats' grids. Constants of the file formats, written by `tools/make_grids.py`
+//! from the Python package `gguf` (MIT).
 //!
-//! A point of eight weights has two bits a weight, a point of four weights four: the index of a magnitude, the first weight's lowest.
+//! A point of eight weights has two bits a weight, a point of four weights four: the index of a magnitude, the first
+//! weight's lowest.
 
 /// eight weights, magnitudes 8, 25, 43.
 pub(super) static IQ2_XXS: [u16; 256] = [

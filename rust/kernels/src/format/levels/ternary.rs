@@ -20,7 +20,8 @@ fn read_1(file: &[u8]) -> Decoded {
             160..240 => (32 + (i - 160) % 16, (i - 160) / 16),
             _ => (48 + (i - 240) % 4, (i - 240) / 4),
         };
-        NIBBLES[usize::from(u16::from(file[byte].wrapping_mul(POWERS[run])) * 3 >> 8)]
+        let fraction = u16::from(file[byte].wrapping_mul(POWERS[run]));
+        NIBBLES[usize::from((fraction * 3) >> 8)]
     });
     Decoded { nibbles, scales: [1; 16], d: half_at(file, 52) }
 }
