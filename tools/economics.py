@@ -456,9 +456,13 @@ def together(records: Records) -> str:
     for name, record in named(records, "-throughput"):
         rows = []
         for row in record["decode"]:
-            figures = [row["tokens_per_second"], row.get("peer_tokens_per_second")]
-            rows.append([str(row["sequences"]), *(spread(one, 0) for one in figures), spread(row.get("ratio"))])
-        columns = ["sequences", "tokens/s", "llama.cpp", "ratio"]
+            cells = [str(row["sequences"])]
+            for part in ("", "whole_"):
+                figures = [row.get(f"{part}tokens_per_second"), row.get(f"peer_{part}tokens_per_second")]
+                cells += [*(spread(one, 0) for one in figures), spread(row.get(f"{part}ratio"))]
+            rows.append(cells)
+        columns = ["sequences", "decoding, tokens/s", "llama.cpp", "ratio"]
+        columns += ["prompts and answers, tokens/s", "llama.cpp", "ratio"]
         parts.append(f"**{name}**\n\n{table(columns, rows, 0)}{where(record, f'{name}-throughput')}")
     return "\n".join(parts)
 
@@ -477,10 +481,18 @@ def company(records: Records) -> str:
     return "\n".join(parts)
 
 
+def builds(records: Records) -> str:
+    """What one sequence costs, beside the build before many sequences."""
+    rows = [
+        [name, *(spread(record[way], 3) for way in ("plain", "drafts"))] for name, record in named(records, "-builds")
+    ]
+    return table(["time of decoding, that of the build before = 1", "plain", "with drafts"], rows)
+
+
 def waiting(records: Records) -> str:
     """How long requests wait that come at random moments."""
     parts = []
-    for name, record in named(records, "-company"):
+    for name, record in named(records, "-arrivals"):
         rows = []
         for row in record["arrivals"]:
             waits = [row[part][q] for part in ("first_token_ms", "between_chunks_ms") for q in ("p50", "p95", "p99")]
@@ -520,6 +532,7 @@ TABLES: dict[str, Callable[[Records], str]] = {
     "peers": peers,
     "together": together,
     "company": company,
+    "builds": builds,
     "waiting": waiting,
     "provenance": provenance,
 }
