@@ -486,7 +486,7 @@ def builds(records: Records) -> str:
     rows = [
         [name, *(spread(record[way], 3) for way in ("plain", "drafts"))] for name, record in named(records, "-builds")
     ]
-    return table(["time of decoding, that of the build before = 1", "plain", "with drafts"], rows)
+    return table(["time of decoding, that of the build before = 1", "plain", "with drafts"], rows) if rows else ""
 
 
 def waiting(records: Records) -> str:
