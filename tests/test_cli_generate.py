@@ -423,6 +423,7 @@ def test_schemas_expressions_and_grammars_hold_on_the_command_line(
         assert (ran.code, ran.err, ran.out) == (0, "", expected.text + "\n")
         found = parsed(run_quoth(*command, *options, "--json"))
         assert found["text"] == expected.text
+    assert "ended     the constraint is complete\n" in run_quoth(*command, "--regex", "[0-9]{4}", "--stats").err
     same = run_quoth(*command, "--regex", "[0-9]{4}", "--compare", "--pairs", "3")
     assert same.code == 0, same.err
 

@@ -136,6 +136,8 @@ def _gate(stats: Stats) -> str:
 
 def ended(reason: str | None, stop: str | int | None, tokenizer: Tokenizer) -> str:
     """Why a generation ended, in words."""
+    if reason == "stop" and stop is None:
+        return "the constraint is complete"
     if reason == "stop":
         return f"at token {stop}, {tokenizer.token_text(stop)}" if isinstance(stop, int) else f"at the text {stop!r}"
     return {"length": "all tokens that were asked for", "context": "the context is full"}.get(reason or "", str(reason))
